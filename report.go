@@ -7,43 +7,47 @@ import (
 	"symmem/driver"
 )
 
-// When rank 1 exits, rank 0, waiting for it, gets a RankLostError, but rank 2, waiting for rank 0,
-// gets only a PeerError. To return the same error everywhere, the ranks of a failed group exchange
-// their errors as JSON reports and select one as the cause.
+// Suppose that rank 0 waits for rank 1, and rank 2 waits for rank 0. When rank 1 exits, rank 0 gets
+// a RankLostError, but rank 2 gets only a PeerError. The ranks of a failed group therefore exchange
+// their errors as JSON reports, select one as the cause, and all return the cause.
 
 // The kinds of reports, roughly from cause to consequence: a lost rank makes other ranks late.
 const (
-	kindLost     = "lost"     // the process of a rank has ended, or has closed its Runtime
-	kindPrior    = "prior"    // a call was skipped after an earlier failure
+	kindLost     = "lost"     // a rank has exited or closed its Runtime
+	kindPrior    = "prior"    // an earlier failure prevented the call
 	kindClosed   = "closed"   // the rank has left the group
-	kindDiverged = "diverged" // ranks made different calls or requests
+	kindDiverged = "diverged" // ranks made different calls
 	kindMessages = "messages" // Sends and Recvs do not match
 	kindLate     = "late"     // a timeout
 	kindAborted  = "aborted"  // a call of Abort, or an interrupted wait
-	kindPeer     = "peer"     // other ranks have failed first
+	kindPeer     = "peer"     // another rank has failed first
 	kindOther    = "other"
 )
 
-// report is a rank's error in a form from which another rank can rebuild it, type included.
+// report is a rank's error in JSON. Another rank can rebuild an error of the same type from it.
 type report struct {
 	Kind   string `json:"kind"`
 	InCall string `json:"doing"` // the failed call, or the text of a MismatchError
-	// Lost to Mismatch hold the error itself. At most one of them is set.
+
+	// At most one of these fields contains the error, depending on its type.
 	Lost       *RankLostError        `json:"lost,omitempty"`
 	Late       *TimeoutError         `json:"late,omitempty"`
 	Deadlock   *DeadlockError        `json:"deadlock,omitempty"`
 	Divergence *DivergenceError      `json:"divergence,omitempty"`
 	Messages   *MessageError         `json:"messages,omitempty"`
 	Peer       *PeerError            `json:"peer,omitempty"`
-	Mismatch   *driver.MismatchError `json:"mismatch,omitempty"` // without its Call
-	Text       string                `json:"text,omitempty"`     // of an error of any other type
+	Mismatch   *driver.MismatchError `json:"mismatch,omitempty"` // with a nil Call
+
+	Text string `json:"text,omitempty"` // the text of an error of another type
 	// Interrupted is set if Options.Interrupted ended a wait.
 	Interrupted bool `json:"interrupted,omitempty"`
-	// Rank and Cause describe the earlier failure in a PriorError.
-	Rank  int     `json:"rank"`
-	Cause *report `json:"cause,omitempty"`
-	// Pending is set while the ranks of another group have not agreed on the earlier failure.
-	Pending bool `json:"pending,omitempty"`
+
+	// Rank and Cause describe the earlier failure in a PriorError. Pending is set while the group of
+	// that failure has not agreed on its cause.
+	Rank    int     `json:"rank"`
+	Cause   *report `json:"cause,omitempty"`
+	Pending bool    `json:"pending,omitempty"`
+
 	// Suspect is set if a pool's layout may differ between ranks after an earlier failure.
 	Suspect bool `json:"suspect,omitempty"`
 	sender  int  // world rank; set by the receiver
@@ -51,14 +55,14 @@ type report struct {
 
 func reportOf(cause error) report {
 	var prior *PriorError
-	if errors.As(cause, &prior) { // first, because a PriorError wraps an error of another kind
+	if errors.As(cause, &prior) { // before other types, because a PriorError wraps one of them
 		earlier := reportOf(prior.Cause)
 		return report{Kind: kindPrior, InCall: prior.InCall, Rank: prior.Rank, Cause: &earlier}
 	}
 
 	var r report
 	var mismatch *driver.MismatchError
-	// An error can match several cases, so their order matters. A matching errors.As fills in r.
+	// An error can match several cases, so their order matters. errors.As sets the field of r.
 	switch {
 	case errors.As(cause, &r.Lost):
 		r.Kind, r.InCall = kindLost, r.Lost.InCall
@@ -80,7 +84,7 @@ func reportOf(cause error) report {
 		r.Kind, r.Text = kindClosed, cause.Error()
 	case errors.Is(cause, driver.ErrAborted):
 		r.Kind, r.Text = kindAborted, cause.Error()
-		errors.As(cause, &r.Peer) // optional: names the ranks that aborted
+		_ = errors.As(cause, &r.Peer) // stays nil if no other rank has aborted
 	case errors.Is(cause, driver.ErrInterrupted):
 		r.Kind, r.Text, r.Interrupted = kindAborted, cause.Error(), true
 	case errors.As(cause, &r.Peer):
@@ -92,7 +96,7 @@ func reportOf(cause error) report {
 	return r
 }
 
-// hasRequiredFields reports whether a received report has the fields that toError dereferences.
+// hasRequiredFields reports whether a received report contains the error that toError returns.
 func (r *report) hasRequiredFields() bool {
 	switch r.Kind {
 	case kindPrior:
@@ -110,7 +114,7 @@ func (r *report) hasRequiredFields() bool {
 	}
 }
 
-// toError returns an error of the reported type. The report must have its required fields.
+// toError returns an error of the reported type. It requires hasRequiredFields.
 func (r *report) toError() error {
 	switch r.Kind {
 	case kindLost:
@@ -147,7 +151,8 @@ func (r *report) toDivergedError() error {
 
 func (r *report) toTextError() error { return errors.New(cmp.Or(r.Text, r.InCall)) }
 
-// peerReportError is another rank's error. It wraps err for errors.Is and errors.As.
+// peerReportError is another rank's error. errors.Is and errors.As find err, the error of the same
+// type.
 type peerReportError struct {
 	text string
 	err  error

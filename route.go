@@ -8,23 +8,23 @@ import (
 
 // A mixture of experts distributes its experts over the ranks. Suppose that rank 0 owns experts 0
 // and 1, rank 1 owns experts 2 and 3, and a token of rank 0 needs experts 1 and 2. Dispatch sends
-// the token's row of activations to ranks 0 and 1, and each computes a new row. Combine sends the
-// new rows back to rank 0 and adds them up.
+// the token's row of activations to both ranks, where the experts compute new rows. Combine sends
+// the new rows back to rank 0 and adds them up.
 
 // Routing describes an exchange of rows by Dispatch and Combine. All ranks must pass the same
 // Routing.
 type Routing struct {
-	// Experts is the number of experts of all ranks, at most 512. Each rank owns a contiguous range
-	// of Experts/ranks experts. The remainder goes to the first ranks, one expert each.
+	// Experts is the total number of experts, at most 512. Each rank owns a contiguous range of
+	// Experts/ranks experts. The first Experts%ranks ranks own one more.
 	Experts int
 	// TopK is the number of expert ids per token, at most 16.
 	TopK int
-	// MaxTokens is the maximum number of tokens of a rank, at most 32768.
+	// MaxTokens limits the number of tokens of each rank. It is at most 32768.
 	MaxTokens int64
-	// Hidden is the number of elements of a row. The size of a row must be a multiple of 16 bytes.
+	// Hidden is the number of elements in a row. The size of a row must be a multiple of 16 bytes.
 	Hidden int64
-	// Type is the element type that Dispatch sends, such as BFloat16, or Uint8 for float8. Combine
-	// always sends BFloat16.
+	// Type is the element type of the rows that Dispatch sends, such as BFloat16. For float8, pass
+	// Uint8. Combine always sends BFloat16.
 	Type DataType
 	// Scales is the number of float32 scales that Dispatch copies with each row. It may be 0.
 	Scales int64
@@ -39,8 +39,8 @@ func (r Routing) Layout(ranks int) DispatchLayout {
 	return route.Layout(ranks, r.Hidden*int64(r.Type.Size()))
 }
 
-// FirstExpert returns the first expert of a rank in a group of the given size. The rank owns the
-// experts from there up to the first expert of rank+1.
+// FirstExpert returns the first expert of a rank in a group of the given size. The next rank owns
+// the experts from FirstExpert(ranks, rank+1) on.
 func (r Routing) FirstExpert(ranks, rank int) int {
 	route := driver.Route{Experts: r.Experts}
 	return route.FirstExpert(ranks, rank)
@@ -64,8 +64,8 @@ type RouteArgs struct {
 	Recv Memory
 }
 
-// otherBuffers returns the buffers other than Send and Recv. The array has the length of
-// NormArgs.otherBuffers, so its last element is unused.
+// otherBuffers returns the buffers other than Send and Recv. NormArgs has four of them, RouteArgs
+// only three, so the last element is zero.
 func (a *RouteArgs) otherBuffers() [4]Memory { return [4]Memory{a.IDs, a.Weights, a.RowScales} }
 
 func (a *RouteArgs) driverRoute() *driver.Route {
@@ -78,25 +78,25 @@ func (a *RouteArgs) driverRoute() *driver.Route {
 
 // runRoute queues a Dispatch or a Combine and, if wait is true, waits for the result.
 func runRoute(
-	ctx context.Context, g *Group, o driver.Operation, a RouteArgs, s *Stream, choice PathChoice,
-	site uint32, wait bool,
+	ctx context.Context, g *Group, operation driver.Operation, args RouteArgs, s *Stream,
+	choice PathChoice, site uint32, wait bool,
 ) error {
 	c := &collective{
-		operation: o, dataType: a.Type, send: a.Send, recv: a.Recv, count: a.MaxTokens * a.Hidden,
-		choice: choice, site: site, wait: wait,
+		operation: operation, dataType: args.Type, send: args.Send, recv: args.Recv,
+		count: args.MaxTokens * args.Hidden, choice: choice, site: site, wait: wait,
 	}
-	if o == driver.Combine {
+	if operation == driver.Combine {
 		c.dataType = BFloat16
 	}
 
-	slot := c.planSlot(a.IDs.Address())
-	cached := g.calls.plans[slot].Load() // an earlier call, possibly with the same arguments, or nil
-	c.routed = reuseRoute(cached, &a)
+	slot := c.planSlot(args.IDs.Address())
+	cached := g.calls.plans[slot].Load() // nil, or an earlier call with the same hash
+	c.routed = reuseRoute(cached, &args)
 	return g.run(ctx, s, c)
 }
 
-// reuseRoute returns the arguments of the cached call if they equal args, so that repeated calls do
-// not allocate, and otherwise a copy of args.
+// reuseRoute returns the arguments of the cached call if they equal args, and otherwise a copy of
+// args. Thus, repeated calls do not allocate.
 func reuseRoute(cached *collective, args *RouteArgs) *RouteArgs {
 	isRepeated := cached != nil && cached.routed != nil && *cached.routed == *args
 	if isRepeated {
@@ -107,22 +107,29 @@ func reuseRoute(cached *collective, args *RouteArgs) *RouteArgs {
 	return &route
 }
 
-// locateRoute stores in the call the window (the registered memory) of the only buffer that other
-// ranks access: the receive buffer of a Dispatch or the send buffer of a Combine.
+// locateRoute finds the window, the memory registered with the group, of the only buffer that other
+// ranks access, and stores it in the call.
 func locateRoute(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) locations {
-	isCombine := call.Operation == driver.Combine
-	if isCombine {
-		entry, isInWindow := table.findWindow(call.Send, sendBytes)
-		if !isInWindow {
-			return locations{where: "the send buffer is in no window of the group"}
-		}
-
-		call.SendWindow = entry.window
-		return locations{send: entry, where: "the send buffer lies in a window of the group"}
+	if call.Operation == driver.Combine {
+		return locateCombineSend(table, call, sendBytes)
 	}
 
+	return locateDispatchRecv(table, call, recvBytes)
+}
+
+func locateCombineSend(table *windowTable, call *driver.Call, sendBytes int64) locations {
+	entry, isInWindow := table.findWindow(call.Send, sendBytes)
+	if !isInWindow {
+		return locations{where: "the send buffer is in no window of the group"}
+	}
+
+	call.SendWindow = entry.window
+	return locations{send: entry, where: "the send buffer lies in a window of the group"}
+}
+
+func locateDispatchRecv(table *windowTable, call *driver.Call, recvBytes int64) locations {
 	entry, isInWindow := table.findWindow(call.Recv, recvBytes)
 	if !isInWindow {
 		return locations{where: "the receive buffer is in no window of the group"}
@@ -132,8 +139,8 @@ func locateRoute(
 	return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
 }
 
-// windowBuffers returns the send and receive buffers of a collective. A buffer that other ranks do
-// not access needs no registration and is zero.
+// windowBuffers returns the send and the receive buffer, or zero for a buffer that needs no window,
+// because other ranks do not access it.
 func (c *collective) windowBuffers() [2]Memory {
 	switch c.operation {
 	case driver.Dispatch:

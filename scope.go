@@ -7,9 +7,9 @@ import (
 	"symmem/event"
 )
 
-// Scope is a section of code that allocates memory from a pool. If the allocations make the pool
-// map new segments, End registers these with the group, so that its ranks can access the buffers of
-// each other.
+// Scope is a section of code that allocates memory from a pool. If the pool maps new segments for
+// the allocations, End registers the segments with the group, so that all ranks of the group can
+// access the buffers.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()
@@ -17,35 +17,34 @@ import (
 //	...
 //	return s.End(ctx)
 //
-// If the code panics or returns before End, Abandon ends the scope. It registers nothing, because
-// the other ranks may not have failed. Scopes can be nested. A Scope must not be copied and is not
-// safe for concurrent use.
+// If the code panics or returns before End, Abandon ends the scope without registering memory,
+// because a registration needs all ranks. Scopes can be nested. A Scope must not be copied and is
+// not safe for concurrent use.
 type Scope struct {
-	pool  *Pool  // nil in a zero Scope
-	group *Group // nil in a disabled scope
-	// membership tracks which segments the group has registered. It is nil in a disabled scope and
-	// after an error.
-	membership *membership
-	err        error // why the group cannot register the pool's memory
+	pool       *Pool
+	group      *Group      // nil in a disabled scope
+	membership *membership // the pool's registration with the group, or nil
+	err        error       // why the group cannot register the pool's memory
 	hasEnded   bool
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
 // return an error.
 func (p *Pool) Begin(g *Group) *Scope {
-	// Inlining this function keeps the Scope off the heap.
+	// This function is small enough to be inlined, which keeps the Scope off the heap.
 	s := &Scope{pool: p, group: g}
 	s.membership, s.err = beginGroupScope(p, g)
 	return s
 }
 
-// beginGroupScope returns the group's membership for the pool, which the first scope creates.
+// beginGroupScope returns the pool's membership in the group. The first scope creates it.
 func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.isActive() {
 		p.events.recordScope(event.KindScopeBegin, g)
 	}
 
-	if g != nil && g.rt == p.rt {
+	hasSameRuntime := g != nil && g.rt == p.rt
+	if hasSameRuntime {
 		if m := g.windows.membershipOf(p); m != nil { // fast, without a lock
 			return m, nil
 		}
@@ -54,8 +53,8 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	return p.registrar.findMembership(g)
 }
 
-// BeginDisabled opens a scope without a group. The scope does not allocate from p but from a pool
-// of this rank whose memory is never registered.
+// BeginDisabled opens a scope without a group. Its memory comes from a separate pool of this rank,
+// which is never registered.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -95,8 +94,8 @@ func (s *Scope) checkUsable() error {
 }
 
 // End ends the scope and registers the pool's segments that the group has not registered yet. If
-// there are any, all ranks of the group must call End. Otherwise, End does not communicate. For its
-// errors, see Pool.Register.
+// there are such segments, all ranks of the group must call End. Otherwise, End does not
+// communicate. Pool.Register describes the errors.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.checkUsable(); err != nil {
@@ -131,7 +130,7 @@ func (s *Scope) abandonOpen() {
 	}
 }
 
-// With calls run with a new scope. It ends the scope with Scope.Abandon if run returns an error or
+// With opens a scope, calls run, and ends the scope: with Scope.Abandon if run returns an error or
 // panics, and otherwise with Scope.End.
 func (p *Pool) With(ctx context.Context, g *Group, run func(*Scope) error) error {
 	ctx = orBackground(ctx)

@@ -10,30 +10,30 @@ import (
 	"symmem/internal/agreement"
 )
 
-// If ranks 0 and 1 call AllReduce, rank 2 calls Barrier and rank 3 is late, the first three ranks
-// decide on a DivergenceError with two sides and rank 3 absent. When rank 3 arrives, it adopts the
-// decision and adds its own call as a side to its copy of the error.
+// Suppose that ranks 0 and 1 call AllReduce, rank 2 calls Barrier, and rank 3 is late. Ranks 0 to 2
+// decide on a DivergenceError with two sides, one for each call, and with rank 3 as absent. When
+// rank 3 arrives, it adopts the error, and adds a side for its own call to its copy.
 
-// adopt returns the cause that other ranks have decided on. If it is a divergence found without
-// this rank, adopt adds this rank's side.
+// adopt returns the cause that other ranks have decided on. If the cause is a DivergenceError with
+// this rank as absent, adopt adds this rank's side.
 func (inq *inquiry) adopt(ownCause error, decision []byte) error {
-	err := decisionError(ownCause, decision)
-	ownRank := inq.ranks[inq.rank]
-	var decided *DivergenceError
-	wasAbsent := errors.As(err, &decided) && slices.Contains(decided.Absent, ownRank)
+	decided := decisionError(ownCause, decision)
+	var divergence *DivergenceError
+	wasAbsent := errors.As(decided, &divergence) &&
+		slices.Contains(divergence.Absent, inq.worldRank())
 	if !wasAbsent {
-		return err
+		return decided
 	}
 
-	own, ownErr := inq.ownVariant(ownCause, decided)
+	own, ownErr := inq.ownSide(ownCause, divergence)
 	if ownErr != nil {
-		return err // without this rank's side, which is unknown
+		return decided // this rank's side is unknown
 	}
 
-	completed := *decided
-	completed.addSide(Side{Ranks: []int{ownRank}, Event: own.Text, Site: own.Site})
-	rankName := driver.RanksOf([]int{ownRank}, inq.ranks)
-	completed.Message = fmt.Sprintf("%s; %s, which was late, has %q", err, rankName, own.Text)
+	completed := *divergence
+	completed.addSide(own)
+	rankName := driver.RanksOf(own.Ranks, inq.ranks)
+	completed.Message = fmt.Sprintf("%s; %s, which was late, has %q", decided, rankName, own.Event)
 	if own.Site != "" {
 		completed.Message += " at " + own.Site
 	}
@@ -41,18 +41,25 @@ func (inq *inquiry) adopt(ownCause error, decision []byte) error {
 	return &completed
 }
 
-// ownVariant returns this rank's counterpart to the sides of a divergence, such as its call or its
-// event at the same position of a pool's history.
-func (inq *inquiry) ownVariant(ownCause error, d *DivergenceError) (agreement.Variant, error) {
+func (inq *inquiry) worldRank() int { return inq.ranks[inq.rank] }
+
+// ownSide returns this rank's side of a divergence between other ranks, such as its call, or the
+// event at the position in a pool's history where their events differ.
+func (inq *inquiry) ownSide(ownCause error, d *DivergenceError) (Side, error) {
 	config := inq.callComparison(ownCause)
 	config.Tag = inq.describeCall(ownCause)
 	config.Ledgers = inq.comparison.histories()
 	config.Rank = inq.rank
 	config.Names = inq.comparison.names()
-	return config.OwnVariant(kindNamed(d.Kind), d.PoolID, d.Position, d.Last)
+	variant, err := config.OwnVariant(kindNamed(d.Kind), d.PoolID, d.Position, d.Last)
+	if err != nil {
+		return Side{}, err
+	}
+
+	return Side{Ranks: []int{inq.worldRank()}, Event: variant.Text, Site: variant.Site}, nil
 }
 
-// kindNamed returns the kind of divergence with a name, or KindCollective for an unknown name.
+// kindNamed returns the kind with the given name, or KindCollective if the name is unknown.
 func kindNamed(name DivergenceKind) agreement.Kind {
 	for kind := agreement.KindTag; kind <= agreement.KindCollective; kind++ {
 		if kind.String() == string(name) {
@@ -63,31 +70,32 @@ func kindNamed(name DivergenceKind) agreement.Kind {
 	return agreement.KindCollective
 }
 
-// callComparison configures a comparison of the call in cause, if there is one, and of the pool
-// histories before it.
+// callComparison configures a comparison of the pool histories, and of the call in cause if it is a
+// mismatch.
 func (inq *inquiry) callComparison(cause error) agreement.Config {
-	call := inq.calls.mismatchedCall(cause)
+	call := inq.calls.mismatchedCall(cause) // nil if there is none
 	return agreement.Config{
-		Mode: agreement.ModePrefix, Call: call, Site: inq.calls.latestSite(), CallDiffers: call != nil,
+		Mode: agreement.ModePrefix, Call: call, CallDiffers: call != nil,
+		Site: inq.calls.latestSite(),
 	}
 }
 
-// describeCall describes the failed call and the step of the program, if Group.Step has set one.
+// describeCall describes the failed call and, if Group.Step has set it, the step of the program.
 func (inq *inquiry) describeCall(cause error) string {
 	text := reportOf(cause).InCall + inq.values.describeStep()
 	return text[:min(len(text), agreement.MaxTag)]
 }
 
-// ownPayload stands in for an exchange between the ranks after the real one has failed. It returns
-// only this rank's payload, so that all other ranks are absent.
+// ownPayload replaces an exchange of payloads that has failed. It returns only this rank's payload,
+// as if all other ranks were absent.
 func (inq *inquiry) ownPayload(_ context.Context, payload []byte) ([][]byte, error) {
 	payloads := make([][]byte, len(inq.ranks))
 	payloads[inq.rank] = payload
 	return payloads, nil
 }
 
-// completeDivergence replaces a divergence with absent ranks by a complete one, if a rank has
-// reported it.
+// completeDivergence replaces a divergence with absent ranks by one without, if a rank has reported
+// such a divergence.
 func (all *reports) completeDivergence(err error) error {
 	var d *DivergenceError
 	isIncomplete := errors.As(err, &d) && len(d.Absent) > 0
@@ -105,26 +113,35 @@ func (all *reports) completeDivergence(err error) error {
 	return err
 }
 
-// addSide adds the side of one absent rank. It clones the slices of d instead of changing them,
+// addSide adds the side of one absent rank. It clones the slices of d before it changes them,
 // because other errors can share them.
-func (d *DivergenceError) addSide(own Side) {
-	rank := own.Ranks[0]
+func (d *DivergenceError) addSide(added Side) {
+	rank := added.Ranks[0]
 	d.Absent = slices.DeleteFunc(slices.Clone(d.Absent), func(r int) bool { return r == rank })
 	d.Sides = slices.Clone(d.Sides)
-	same := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Event == own.Event })
-	if same >= 0 {
-		d.Sides[same].Ranks = sortedWith(d.Sides[same].Ranks, rank)
+	i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Event == added.Event })
+	if i >= 0 {
+		d.Sides[i].Ranks = sortedWith(d.Sides[i].Ranks, rank)
 	} else {
-		d.Sides = append(d.Sides, own)
+		d.Sides = append(d.Sides, added)
 	}
 
+	majority, hasMajority := d.majority()
+	if hasMajority && majority.Event != added.Event {
+		d.Deviant = sortedWith(d.Deviant, rank)
+	}
+}
+
+// majority returns the side with more than half of the present ranks, if there is one.
+func (d *DivergenceError) majority() (side Side, found bool) {
 	presentRanks := len(d.Members) - len(d.Absent)
 	for _, side := range d.Sides {
-		isMajority := len(side.Ranks) > presentRanks/2
-		if isMajority && side.Event != own.Event { // the new rank deviates from the majority
-			d.Deviant = sortedWith(d.Deviant, rank)
+		if len(side.Ranks) > presentRanks/2 {
+			return side, true
 		}
 	}
+
+	return Side{}, false
 }
 
 func sortedWith(ranks []int, rank int) []int {

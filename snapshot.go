@@ -11,12 +11,12 @@ import (
 	"symmem/internal/live"
 )
 
-// The pages of the live view, a web server in each rank, poll snapshots. To delay the program as
-// little as possible, a snapshot contains only the latest events of each pool, and almost nothing
-// about a pool that is locked for long.
+// The live view, a web server in each rank, shows snapshots of the Runtime. To delay the program as
+// little as possible, a snapshot contains only the latest events of each pool, and omits the state
+// of a pool that stays locked.
 
 const (
-	maxSnapshotEvents = 1 << 16 // the sum over all pools
+	maxSnapshotEvents = 1 << 16 // of all pools together
 	maxFaultTextBytes = 4096
 )
 
@@ -55,26 +55,15 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	return snapshot
 }
 
-// snapshotGroup returns the state of a group and this rank's waits for its other ranks.
+// snapshotGroup returns the state of a group and the waits of this rank for other ranks.
 func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	stats := g.Stats()
 	snapshot := live.Group{
-		ID: g.id, Ranks: g.Ranks(), State: "open", TimeoutSeconds: g.Timeout().Seconds(),
+		ID: g.id, Ranks: g.Ranks(), TimeoutSeconds: g.Timeout().Seconds(),
 		Machines: stats.Tuning.Machines, Windows: stats.Windows, Registrations: stats.Registrations,
 		Agreements: stats.Agreements, Paths: stats.Paths, Calls: g.calls.clocks.summarize(),
 	}
-	select {
-	case <-g.life.failing: // closed when this rank detects a fault
-		snapshot.State = "failing"
-	default:
-	}
-
-	if err := g.Err(); err != nil { // the ranks have agreed on the cause
-		text := err.Error()
-		snapshot.State = "failed"
-		snapshot.Fault = text[:min(len(text), maxFaultTextBytes)]
-	}
-
+	snapshot.State, snapshot.Fault = describeState(g)
 	inspector, canInspect := g.comm.(driver.Inspector)
 	if !canInspect {
 		return snapshot, nil
@@ -95,8 +84,22 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	return snapshot, waits
 }
 
-// snapshotPool returns the state of a pool and its latest events, or only Busy if it cannot lock
-// the pool in time. It holds the lock for about 10 ns per event.
+func describeState(g *Group) (state, fault string) {
+	if err := g.Err(); err != nil { // the ranks have agreed on the cause
+		text := err.Error()
+		return "failed", text[:min(len(text), maxFaultTextBytes)]
+	}
+
+	select {
+	case <-g.life.failing: // closed when this rank detects a fault
+		return "failing", ""
+	default:
+		return "open", ""
+	}
+}
+
+// snapshotPool returns the state of a pool and its latest events. If it cannot lock the pool in
+// time, it sets Busy instead. It holds the lock for about 10 ns per event.
 func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	numberInDomain := p.events.outbox.common.Pool % poolsPerDomain
 	snapshot := live.Pool{ID: numberInDomain}
@@ -105,7 +108,7 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	}
 
 	if maxEvents > 0 {
-		snapshot.Recent = make([]live.Placement, 0, maxEvents) // allocates before locking
+		snapshot.Recent = make([]live.Placement, 0, maxEvents) // before locking, because it is slow
 	}
 
 	isLocked := lockInTime(p)
@@ -125,13 +128,13 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 }
 
 const (
-	// A call can hold a pool's lock while it waits for other ranks. A page that is 20 ms late still
-	// looks live.
+	// A call can hold a pool's lock while it waits for other ranks. A delay of 20 ms is hardly visible
+	// on a page.
 	maxLockWait    = 20 * time.Millisecond
 	lockRetryDelay = time.Millisecond
 )
 
-// lockInTime locks p.mu, or returns false after maxLockWait.
+// lockInTime reports whether it could lock p.mu within maxLockWait.
 func lockInTime(p *Pool) bool {
 	start := time.Now()
 	for !p.mu.TryLock() {
@@ -150,8 +153,8 @@ func lockInTime(p *Pool) bool {
 func addEvents(snapshot *live.Pool, p *Pool) {
 	end := p.ledger.Position()
 	maxCount := min(end, uint64(cap(snapshot.Recent)))
-	oldestKept := p.ledger.Floor()
-	snapshot.First = max(oldestKept, end-maxCount)
+	oldestPosition := p.ledger.Floor() // the ledger discards old events
+	snapshot.First = max(oldestPosition, end-maxCount)
 	for position := snapshot.First; position < end; position++ {
 		var e event.Event
 		p.ledger.At(position).Load(&e)
