@@ -13,13 +13,13 @@ import (
 	"symmem/driver"
 )
 
-// Suspend releases the memory of a pool or a group until Resume, on all ranks or on none. If rank 1
-// refuses because stream 3 is busy, all ranks return an ErrBusy with the text "rank 1: stream 3 has
-// unfinished work: synchronize it first".
+// Suspend releases the memory of a pool or a group until Resume. If one rank refuses, no rank
+// suspends. For example, if stream 3 of rank 1 is busy, all ranks return an ErrBusy with the text
+// "rank 1: stream 3 has unfinished work: synchronize it first".
 
-// refusalError is the reason why a rank does not suspend, resume or use memory.
+// refusalError is the reason why a rank refuses to suspend, resume or use memory.
 type refusalError struct {
-	text string // does not contain the text of kind
+	text string // the whole text of the error
 	kind error  // for errors.Is, such as ErrBusy
 }
 
@@ -36,8 +36,8 @@ type refusalMessage struct {
 	Kind int // index in refusalKinds
 }
 
-// agreeOnRefusal returns the same result on all ranks: the refusal of the lowest rank that passes
-// one, or nil. The caller must hold Group.mu.
+// agreeOnRefusal returns nil if no rank refuses. Otherwise, all ranks return the refusal of the
+// lowest rank that refuses. The caller must hold Group.mu.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	var own []byte // an empty message means that this rank does not refuse
 	if refusal != nil {
@@ -71,13 +71,21 @@ func encodeRefusal(refusal error) []byte {
 	const maxTextBytes = driver.MaxPayload / 8 // JSON can need six bytes for a byte of the text
 	text := refusal.Error()
 	text = text[:min(len(text), maxTextBytes)]
-	kind := slices.IndexFunc(refusalKinds, func(kind error) bool {
-		return errors.Is(refusal, kind)
-	})
-	const busyKind = 0 // for an error of any other kind
-	message := refusalMessage{Text: text, Kind: max(kind, busyKind)}
+	message := refusalMessage{Text: text, Kind: kindIndex(refusal)}
 	encoded, _ := json.Marshal(message) // cannot fail for these types
 	return encoded
+}
+
+// kindIndex returns an index in refusalKinds. An error of an unlisted kind counts as ErrBusy.
+func kindIndex(refusal error) int {
+	for i, kind := range refusalKinds {
+		if errors.Is(refusal, kind) {
+			return i
+		}
+	}
+
+	const busyIndex = 0
+	return busyIndex
 }
 
 func decodeRefusal(encoded []byte) (*refusalError, error) {
@@ -94,8 +102,9 @@ func decodeRefusal(encoded []byte) (*refusalError, error) {
 	return &refusalError{text: message.Text, kind: refusalKinds[message.Kind]}, nil
 }
 
-// awaitAllStreams waits for the queued work of this rank. If it takes longer than the limit, it
-// returns an ErrBusy that names a stream, and if another library captures a stream, ErrCapturing.
+// awaitAllStreams waits for the queued work of this rank. If the work takes longer than limit, it
+// returns an ErrBusy that names a stream. If another library captures a stream, it returns
+// ErrCapturing.
 func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -105,8 +114,8 @@ func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) erro
 			continue
 		}
 
-		hasTimedOut := ctx.Err() != nil // or the caller's context was canceled
-		if !hasTimedOut {
+		isContextDone := ctx.Err() != nil // after limit, or canceled by the caller
+		if !isContextDone {
 			return fmt.Errorf("stream %d: %w", s.number, err)
 		}
 
@@ -118,8 +127,8 @@ func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) erro
 	return nil
 }
 
-// describeFirstWait describes a call that waits for other ranks, as in " (barrier waits for rank
-// 3)". It returns "" if it finds none.
+// describeFirstWait returns a text such as " (barrier waits for rank 3)", or "" if this rank does
+// not wait for another.
 func describeFirstWait(rt *Runtime) string {
 	for _, g := range rt.registry.allGroups() {
 		inspector, canListWaits := g.comm.(driver.Inspector)
@@ -138,19 +147,14 @@ func describeFirstWait(rt *Runtime) string {
 	return ""
 }
 
-// checkAdoptedWindows returns an ErrBusy if a segment is registered with a communicator of another
-// library, which may use the segment at any time.
+// checkAdoptedWindows returns an ErrBusy if another library can use a segment at any time, because
+// the segment is registered with a communicator of that library.
 func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	rt.mu.Lock()
 	communicators := rt.adopted
 	rt.mu.Unlock()
 	for _, communicator := range communicators {
-		communicator.windowsMu.Lock()
-		isRegistered := slices.ContainsFunc(segments, func(s *segment) bool {
-			return communicator.windows[s] != nil
-		})
-		communicator.windowsMu.Unlock()
-		if isRegistered {
+		if hasWindowOf(communicator, segments) {
 			text := fmt.Sprintf("memory is registered with communicator %q of another library: detach "+
 				"the communicator first", communicator.name)
 			return &refusalError{text: text, kind: ErrBusy}
@@ -158,6 +162,14 @@ func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	}
 
 	return nil
+}
+
+func hasWindowOf(communicator *AdoptedCommunicator, segments []*segment) bool {
+	communicator.windowsMu.Lock()
+	defer communicator.windowsMu.Unlock()
+	return slices.ContainsFunc(segments, func(s *segment) bool {
+		return communicator.windows[s] != nil
+	})
 }
 
 // groupWindow is the registration of a segment with a group.
@@ -171,10 +183,10 @@ type groupWindow struct {
 func (s *suspender) listWindows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	compareKeys := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
-	memberships := slices.SortedFunc(maps.Values(s.registrar.memberships), compareKeys)
+	byGroupKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
+	memberships := slices.SortedFunc(maps.Values(s.registrar.memberships), byGroupKey)
 	var windows []groupWindow
-	for _, m := range memberships { // one for each group
+	for _, m := range memberships { // each group has one
 		for _, segment := range s.segments.mappedSegments() {
 			if w := m.windows[segment]; w != nil {
 				windows = append(windows, groupWindow{m.group, segment, w})
@@ -185,8 +197,8 @@ func (s *suspender) listWindows() []groupWindow {
 	return windows
 }
 
-// holdSegments returns the pool's segments and keeps them mapped until releaseAll. Withdrawn
-// segments, which are about to be unmapped, are left out.
+// holdSegments returns the pool's segments, and keeps them mapped until releaseAll. It omits the
+// segments that Trim is about to unmap.
 func (s *suspender) holdSegments() []*segment {
 	const firstOrdinal = 0
 	acceptAll := func(*segment) bool { return true }
@@ -195,14 +207,14 @@ func (s *suspender) holdSegments() []*segment {
 	return s.segments.holdSegments(firstOrdinal, acceptAll)
 }
 
-// setRefusing sets whether allocations fail. In a closed pool, they always do.
+// setRefusing makes allocations fail or succeed. In a closed pool, they always fail.
 func (s *suspender) setRefusing(isRefusing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.segments.refusing = isRefusing || s.segments.closed
 }
 
-// addCloseCalls changes the number of Pool.Close calls in progress.
+// addCloseCalls adds 1 or -1 to the number of Pool.Close calls in progress.
 func (s *suspender) addCloseCalls(change int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,9 +223,9 @@ func (s *suspender) addCloseCalls(change int) {
 
 // awaitStateChange waits until no Suspend or Resume of the pool is in progress.
 func (s *suspender) awaitStateChange(ctx context.Context) error {
-	hasChanged := func() bool {
+	isSettled := func() bool {
 		state := s.state.Load()
-		return state != stateSuspending && state != stateResuming
+		return state == stateOpen || state == stateSuspended
 	}
-	return poll(ctx, hasChanged)
+	return poll(ctx, isSettled)
 }

@@ -12,11 +12,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Trim waits for all queued work, which may still use freed buffers, and removes the segments
-// without buffers from the core, the pool's allocator. It waits again, because a buffer may have
-// been allocated, used and freed in the meantime. Then it deregisters and unmaps the segments. The
-// ranks of a domain, a group that keeps its pools identical, unmap only after all of them have
-// deregistered, because until then they may access the segments of each other.
+// Trim unmaps segments in these steps:
+//   - Wait for the queued work, which may still use freed buffers.
+//   - Remove the segments without buffers from the core, the pool's allocator.
+//   - Wait again, because a buffer may have been allocated, used and freed in the meantime.
+//   - Deregister the segments. In a domain, a group with the same pools on all ranks, wait for the
+//     other ranks to do the same, because they may access the segments until then.
+//   - Unmap the segments.
 
 // trimmer implements Pool.Trim.
 type trimmer struct {
@@ -26,8 +28,8 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// removedSegments are left over from a trim whose second wait failed, for the next trim to unmap.
-	// Guarded by mu.
+	// removedSegments are the segments of an earlier trim that failed in its second wait. The next
+	// trim unmaps them. Guarded by mu.
 	removedSegments []*segment
 }
 
@@ -37,17 +39,14 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 		return trimError(errPoolSuspended)
 	}
 
+	domain := t.registrar.domain
 	drainErr := t.streams.drain(ctx)
-	isCapturing := errors.Is(drainErr, ErrCapturing)
-	if drainErr != nil && !isCapturing {
-		return trimError(drainErr)
-	}
-
-	if domain := t.registrar.domain; domain != nil {
+	mustAgree := domain != nil && (drainErr == nil || errors.Is(drainErr, ErrCapturing))
+	if mustAgree {
 		return t.trimWithDomain(ctx, domain, minBytes, drainErr)
 	}
 
-	if isCapturing {
+	if drainErr != nil {
 		return trimError(drainErr)
 	}
 
@@ -57,23 +56,24 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 func trimError(err error) error { return fmt.Errorf("trimming a pool: %w", err) }
 
 func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
-	segments, takeErr := t.takeEmptySegments(ctx, minBytes)
+	segments, removeErr := t.removeUnusedSegments(ctx, minBytes)
 	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
 	unmapErr := t.segments.endEach(segments, t.segments.release)
-	return errors.Join(takeErr, deregisterErr, unmapErr)
+	return errors.Join(removeErr, deregisterErr, unmapErr)
 }
 
-// trimWithDomain trims the pool together with the other ranks of the domain. If a capture prevents
-// a rank from trimming, it passes captureErr, an ErrCapturing, and all ranks return ErrCapturing.
+// trimWithDomain trims the pool together with the other ranks of the domain. captureErr is nil, or
+// an ErrCapturing that prevents this rank from trimming. If a rank passes one, no rank trims.
 func (t *trimmer) trimWithDomain(
 	ctx context.Context, domain *Group, minBytes int64, captureErr error,
 ) error {
 	domain.mu.Lock()
 	defer domain.mu.Unlock()
-	history := t.registrar.history
+	poolHistory := func() []agreement.Ledger {
+		return []agreement.Ledger{t.registrar.history.with(nil)} // without pending registrations
+	}
 	err := domain.aligner.realignAndCompare(ctx, &sharedCall{
-		tag: "trim", pools: []*Pool{t.pool}, extraReason: hasKeptMemory,
-		histories: func() []agreement.Ledger { return []agreement.Ledger{history.with(nil)} },
+		tag: "trim", pools: []*Pool{t.pool}, extraReason: hasKeptMemory, histories: poolHistory,
 	})
 	if err != nil {
 		return err
@@ -83,11 +83,11 @@ func (t *trimmer) trimWithDomain(
 		return trimError(err)
 	}
 
-	segments, takeErr := t.takeEmptySegments(ctx, minBytes)
+	segments, removeErr := t.removeUnusedSegments(ctx, minBytes)
 	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
-	err = errors.Join(takeErr, deregisterErr)
-	// This exchange is a barrier: all ranks have deregistered the segments, even after an error. If
-	// it fails, so does the domain, and the segments stay mapped until Close.
+	err = errors.Join(removeErr, deregisterErr)
+	// The exchange is a barrier, which ranks reach even after an error. If the exchange fails, the
+	// domain fails too, and the segments stay mapped until Close.
 	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		cause := domain.life.awaitFault(waitErr)
 		return errors.Join(err, cause)
@@ -97,17 +97,18 @@ func (t *trimmer) trimWithDomain(
 	return errors.Join(err, unmapErr)
 }
 
-// hasKeptMemory reports whether the latest realignment, which gave the pool the same layout on all
-// ranks, had to keep memory for a CUDA graph. Another realignment may free that memory.
+// hasKeptMemory reports whether the latest realignment had to keep memory for a CUDA graph. Another
+// realignment may free that memory. A realignment gives the pool the same layout on all ranks.
 func hasKeptMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.core.HasKeptMemory()
 }
 
-// takeEmptySegments calls removeEmptySegments, waits for all streams, and returns the segments.
-func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*segment, error) {
-	segments := t.removeEmptySegments(minBytes)
+// removeUnusedSegments removes the segments without buffers from the core and waits until no stream
+// uses the segments any more.
+func (t *trimmer) removeUnusedSegments(ctx context.Context, minBytes int64) ([]*segment, error) {
+	segments := t.takeFromCore(minBytes)
 	if len(segments) == 0 {
 		return nil, nil
 	}
@@ -122,22 +123,22 @@ func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*seg
 	return segments, nil
 }
 
-// removeEmptySegments removes the segments without buffers from the core. It returns them and
+// takeFromCore removes the segments without buffers from the core. It returns these and
 // t.removedSegments, sorted by ordinal.
-func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
+func (t *trimmer) takeFromCore(minBytes int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.segments.closed {
 		return nil
 	}
 
-	const noSite = 0 // the ledger does not record the call site of a trim
 	segments := t.removedSegments
 	t.removedSegments = nil
 	for _, trimmed := range t.heap.core.Trim(minBytes) {
 		s := t.segments.list[trimmed.Ordinal]
 		s.withdraw() // groups may no longer register it
 		segments = append(segments, s)
+		const noSite = 0 // the ledger does not record the call site of a trim
 		t.heap.ledger.Append(&event.Event{
 			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,
 		}, noSite)

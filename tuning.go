@@ -12,7 +12,11 @@ import (
 	"symmem/internal/tuning"
 )
 
-// BuiltInTuning as Options.Tuning selects the built-in table.
+// A tuning table lists the fastest path, one of several algorithms, for each size of a call. Ranks
+// with different tables could take different paths in the same AllReduce and wait for each other
+// forever. Therefore, they compare their settings when a group is created.
+
+// BuiltInTuning is the value of Options.Tuning for the built-in tuning table.
 const BuiltInTuning = "built-in"
 
 // Environment variables for Options.Tuning and Options.Path.
@@ -21,24 +25,20 @@ const (
 	envPath   = "SYMMEM_PATH"
 )
 
-// A tuning table lists the fastest path, one of several algorithms, for each size of a call. Ranks
-// with different tables could take different paths in the same AllReduce and wait for each other
-// forever. Therefore, they compare their settings when a group is created.
-
 // Tuning describes how a group chooses the path of a call.
 type Tuning struct {
-	// Table is the name of the tuning table and of its file, if any.
+	// Table describes the tuning table, such as "built-in table of NVIDIA H200".
 	Table string `json:"table"`
 	// Digest is a hash of the parts of the table that affect the choice.
 	Digest string `json:"digest"`
 	// Path is the name of the group's PathChoice, such as "auto".
 	Path string `json:"path"`
-	// Machines is the number of machines on which the group's ranks run.
+	// Machines is the number of machines that run the group's ranks.
 	Machines int `json:"machines"`
 }
 
-// TuningFile returns the name of the file, in the user's configuration directory, to which the
-// command symmem tune writes the tuning table for a device and a number of ranks.
+// TuningFile returns the path of the file in the user's configuration directory to which "symmem
+// tune" writes the tuning table for a device and a number of ranks.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -70,27 +70,27 @@ func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest
 type settings struct {
 	Terms   []setting `json:"terms"`   // must be the same on all ranks
 	Machine string    `json:"machine"` // from machineName
-	// TableError is the reason, if any, why the rank cannot use its tuning table.
+	// TableError says why the rank cannot use its tuning table. It is empty if it can.
 	TableError string `json:"table_error,omitempty"`
 	// Suspect is set if the layout of a pool may differ between ranks after a fault.
 	Suspect bool `json:"suspect,omitempty"`
 }
 
-// setting is a name and a value that ranks compare, such as "path choice" and "auto".
+// setting is a value that ranks compare.
 type setting struct {
-	What  string `json:"what"`
-	Value string `json:"value"`
-	Text  string `json:"text,omitempty"` // describes the value in messages, if not empty
+	What  string `json:"what"`           // the name, such as "path choice"
+	Value string `json:"value"`          // such as "auto"
+	Text  string `json:"text,omitempty"` // replaces Value in messages, if not empty
 }
 
-// machineName identifies this machine in the same way as NCCL. It includes the boot id, because
-// containers on several machines can share a host name.
+// machineName identifies this machine with NCCL_HOSTID, as NCCL does, or with the host name and the
+// boot id, because containers on several machines can share a host name.
 func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
 
-	// Either part alone can distinguish machines, so errors do not matter.
+	// If one part is unknown, the other can still distinguish machines, so errors are ignored.
 	host, _ := os.Hostname()
 	bootID, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(bootID))
@@ -105,7 +105,7 @@ func groupShape(byRank []settings) tuning.Shape {
 	return tuning.Shape{Ranks: len(byRank), Machines: len(machines)}
 }
 
-// compareSettings returns an error if a rank cannot use its tuning table or the terms differ
+// compareSettings returns an error if a rank cannot use its tuning table, or if settings differ
 // between ranks. ranks maps group ranks to world ranks.
 func compareSettings(byRank []settings, ranks []int) error {
 	for groupRank := range byRank {
@@ -115,8 +115,8 @@ func compareSettings(byRank []settings, ranks []int) error {
 		}
 	}
 
-	for termIndex, term := range byRank[0].Terms { // all ranks send them in the same order
-		text := describeDifferences(byRank, ranks, termIndex)
+	for index, term := range byRank[0].Terms { // all ranks send them in the same order
+		text := describeDifferences(byRank, ranks, index)
 		if text != "" {
 			return invalid("ranks differ in their %s: %s", term.What, text)
 		}
@@ -125,13 +125,13 @@ func compareSettings(byRank []settings, ranks []int) error {
 	return nil
 }
 
-// describeDifferences describes the different values of a term, as in "rank 0: auto; ranks 1-3:
-// plain". It returns "" if all ranks have the same value.
-func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
+// describeDifferences returns the values of one term, as in "rank 0: auto; ranks 1-3: plain". It
+// returns "" if all ranks have the same value.
+func describeDifferences(byRank []settings, ranks []int, index int) string {
 	var distinct []setting // one for each value
 	ranksByValue := map[string][]int{}
 	for groupRank := range byRank {
-		term := termAt(byRank[groupRank].Terms, termIndex)
+		term := termAt(byRank[groupRank].Terms, index)
 		_, isKnown := ranksByValue[term.Value]
 		if !isKnown {
 			distinct = append(distinct, term)
@@ -155,7 +155,7 @@ func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
 	return strings.Join(texts, "; ")
 }
 
-// termAt returns an empty setting for a term that another version of symmem did not send.
+// termAt returns an empty setting for a term that another version of symmem does not send.
 func termAt(terms []setting, index int) setting {
 	if index >= len(terms) {
 		return setting{}

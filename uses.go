@@ -11,31 +11,31 @@ import (
 	"symmem/internal/ranked"
 )
 
-// If a program frees a block of stream 1 while stream 2 may still use it, the block is deferred,
-// and Free records a device event on stream 2. The block becomes free when the program waits for
-// stream 2, or when stream 1 runs out of other memory and waits on the device for the event.
+// Suppose that a program frees a block of stream 1 that stream 2 may still use. The block becomes
+// deferred, and Free records a device event on stream 2. The block becomes free when the program
+// waits for stream 2, or when stream 1 runs out of other memory and waits on the device for the
+// event.
 //
-// A captured graph pins the blocks that it uses. A pinned block that the program frees is parked
-// until the graph is closed, and then becomes deferred or free.
+// A captured graph pins the blocks that it uses. A freed block that is pinned becomes parked until
+// the graph is closed, and then deferred or free.
 
 // useTracker records which streams and graphs use the blocks of a pool.
 type useTracker struct {
 	mu       *ranked.Spin[poolMu]
-	core     *alloc.Core    // the allocator, which decides when a block is free
+	core     *alloc.Core    // the pool's allocator
 	ledger   *ledger.Ledger // the pool's event history, which ranks compare
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	// useEndEvents holds the device event of each use of a deferred block, or nil if there was no
-	// unfinished work or recording failed. A StreamPoint names a deferred block and a stream that
-	// used it. Guarded by mu.
+	// useEndEvents has a device event for each stream that used a deferred block. The event follows
+	// the use. It is nil if there was nothing to wait for, or recording failed. Guarded by mu.
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 
-// addUse records that a stream uses a block. Call it before queueing the work.
+// addUse records that a stream uses a block. The caller must queue the work afterwards.
 func (u *useTracker) addUse(m Memory, s *Stream) error {
 	u.mu.Lock()
-	defer u.events.release() // delivers the recorded event and unlocks mu
+	defer u.events.release() // unlocks mu and delivers the recorded event
 	if u.segments.closed {
 		return useError(s, errPoolClosed)
 	}
@@ -52,8 +52,8 @@ func useError(s *Stream, err error) error {
 	return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 }
 
-// renewUse makes a recorded use as recent as a new one. Call it after queueing the work, because a
-// Synchronize between addUse and the queueing ends the recorded use too early.
+// renewUse renews a use after its work has been queued. Otherwise, a Synchronize between addUse and
+// the queueing would end the use too early.
 func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -90,15 +90,15 @@ func (u *useTracker) unpin(m Memory) error {
 	return nil
 }
 
-// freeEventKinds is indexed by the state of a block that the program has freed.
+// freeEventKinds maps the states of a freed block to event kinds.
 var freeEventKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// noRequest is the requested size in events other than allocations.
+// noRequest is the requested size in events that do not allocate.
 const noRequest = 0
 
-// recordFree appends the new state of a freed block to the ledger. For a deferred block, it also
+// recordFree appends an event for a freed block to the ledger. For a deferred block, it also
 // records device events. The caller must hold mu.
 func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	kind := freeEventKinds[state]
@@ -110,8 +110,8 @@ func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	return nil
 }
 
-// recordUseEnds records a device event for each use of the block that the core has just deferred.
-// The caller must hold mu.
+// recordUseEnds records a device event on each stream that used the block that the core has just
+// deferred. The caller must hold mu.
 func (u *useTracker) recordUseEnds() error {
 	var errs []error
 	for _, use := range u.core.EventsToRecord() {
@@ -122,8 +122,8 @@ func (u *useTracker) recordUseEnds() error {
 		}
 
 		u.useEndEvents[use] = nil
-		isClosed := errors.Is(err, ErrClosed) // and so has no unfinished work
-		if !isClosed {
+		isStreamClosed := errors.Is(err, ErrClosed) // and thus has no unfinished work
+		if !isStreamClosed {
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
 	}
@@ -131,8 +131,8 @@ func (u *useTracker) recordUseEnds() error {
 	return errors.Join(errs...)
 }
 
-// awaitUses makes a stream wait on the device for earlier uses of the deferred blocks that the
-// latest core.Alloc has freed for the stream. The caller must hold mu.
+// awaitUses makes a stream wait on the device for the uses of the deferred blocks that the latest
+// core.Alloc has freed for the stream. The caller must hold mu.
 func (u *useTracker) awaitUses(s *Stream) error {
 	for _, use := range u.core.Waits() {
 		if err := u.awaitUse(s, use); err != nil {
@@ -152,11 +152,11 @@ func (u *useTracker) awaitUse(s *Stream, use alloc.StreamPoint) error {
 		return nil
 	}
 
-	return s.queue.WaitIgnoringErrors(useEnd) // a failed use must not fail this stream
+	return s.queue.WaitIgnoringErrors(useEnd) // the error of a failed use does not affect s
 }
 
-// recordReturns appends to the ledger the deferred and parked blocks that the latest call of the
-// core has freed. The caller must hold mu.
+// recordReturns appends an event to the ledger for each deferred or parked block that the latest
+// call of the core has freed. The caller must hold mu.
 func (u *useTracker) recordReturns() {
 	for _, b := range u.core.ReturnedBlocks() {
 		u.ledger.AppendWithoutSite(
@@ -164,16 +164,16 @@ func (u *useTracker) recordReturns() {
 	}
 }
 
-// mark returns the current position in the sequence of recorded uses. Call it before waiting for a
-// stream, and pass the result to freeCompleteUses after the wait.
+// mark separates the uses recorded so far from later ones. Call mark before waiting for a stream,
+// and freeCompleteUses after the wait.
 func (u *useTracker) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.core.Mark()
 }
 
-// freeCompleteUses ends a stream's uses from before the mark and offers the stream's free memory to
-// other streams. The work before the mark must be complete.
+// freeCompleteUses ends a stream's uses from before the mark, whose work must be complete, and
+// offers the stream's free memory to other streams.
 func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -185,11 +185,11 @@ func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	if hasDeferredBlocks {
 		u.endUsesBefore(s, mark)
 	} else {
-		u.core.MarkIdle(s.number, mark) // faster: there are no uses to end
+		u.core.MarkIdle(s.number, mark) // faster, but does not end uses
 	}
 }
 
-// endUsesBefore must be called with mu held.
+// endUsesBefore ends the stream's uses from before the mark. The caller must hold mu.
 func (u *useTracker) endUsesBefore(s *Stream, mark alloc.Mark) {
 	u.core.StreamCompleted(s.number, mark)
 	u.recordReturns()

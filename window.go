@@ -9,11 +9,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// A segment is a mapped part of a pool's address range, the arena. Its registration with a group
-// creates a window, through which ranks access the memory of each other. To find the window of an
-// address, a two-level table divides the arena into granules, for example of 2 MiB, and chunks of
-// 512 granules. A registration copies the chunks that it changes and shares the others with the old
-// table.
+// A pool reserves an address range, the arena, and maps segments of it. Registering a segment with
+// a group creates a window, through which the ranks access each other's memory. To find the window
+// of an address, a two-level table divides the arena into granules, for example of 2 MiB, and
+// chunks of 512 granules. A registration copies the chunks that it changes.
 
 // windowTable contains a group's windows. It is immutable, so that findWindow needs no lock.
 type windowTable struct {
@@ -24,11 +23,10 @@ type windowTable struct {
 // arenaTable maps each granule of a pool's arena to a window.
 type arenaTable struct {
 	pool         *Pool
-	base         uintptr // first address of the arena
-	bytes        uintptr // size of the arena
-	granuleShift uint8   // log2 of the bytes in a granule
-	// chunks has a nil element for a chunk without windows, and omits such chunks at the end.
-	chunks []*windowChunk
+	base         uintptr        // first address of the arena
+	bytes        uintptr        // size of the arena
+	granuleShift uint8          // log2 of the bytes in a granule
+	chunks       []*windowChunk // nil for a chunk without windows; may be shorter than the arena
 }
 
 const (
@@ -45,8 +43,8 @@ type windowEntry struct {
 	window  driver.Window
 }
 
-// findWindow returns the window in which an address range begins, or nil, and reports whether the
-// window contains the whole range.
+// findWindow returns the window that contains the first address of a range, or nil, and reports
+// whether it contains the whole range.
 func (t *windowTable) findWindow(
 	address uintptr, bytes int64,
 ) (entry *windowEntry, isInWindow bool) {
@@ -75,7 +73,8 @@ func (t *arenaTable) entryAt(offset uintptr) *windowEntry {
 	return t.chunks[chunk][granule%chunkGranules]
 }
 
-// contains reports whether the window contains a range that begins in it. e may be nil.
+// contains reports whether the window contains a range of addresses that begins in the window. A
+// nil entry contains no range.
 func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	if e == nil {
 		return false
@@ -86,7 +85,7 @@ func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	return bytes >= 0 && bytes <= remaining
 }
 
-// locate converts an address in the window to a position that is the same on every rank.
+// locate converts an address in the window to values that are the same on every rank.
 func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
@@ -94,26 +93,31 @@ func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offse
 // withGranules returns a copy of t in which all granules of a segment have the given entry, which
 // may be nil. Concurrent readers of t keep the old chunks.
 func (t arenaTable) withGranules(s *segment, entry *windowEntry) arenaTable {
-	startOffset := uintptr(s.start) - t.base
-	lastOffset := startOffset + uintptr(s.bytes) - 1
-	first := startOffset >> t.granuleShift
-	last := lastOffset >> t.granuleShift
-	t.chunks = slices.Clone(t.chunks)
-	for uintptr(len(t.chunks)) <= last>>chunkShift {
-		t.chunks = append(t.chunks, nil)
-	}
-
-	for granule := first; granule <= last; granule++ {
-		index := granule >> chunkShift
-		startsChunk := granule%chunkGranules == 0
-		if granule == first || startsChunk {
-			t.chunks[index] = t.chunks[index].clone()
-		}
-
-		t.chunks[index][granule%chunkGranules] = entry
+	start := uintptr(s.start) - t.base
+	end := start + uintptr(s.bytes)
+	firstGranule := start >> t.granuleShift
+	lastGranule := (end - 1) >> t.granuleShift
+	t.chunks = t.cloneChunks(firstGranule>>chunkShift, lastGranule>>chunkShift)
+	for granule := firstGranule; granule <= lastGranule; granule++ {
+		chunk := t.chunks[granule>>chunkShift]
+		chunk[granule%chunkGranules] = entry
 	}
 
 	return t
+}
+
+// cloneChunks returns a copy of t.chunks that contains copies of the chunks from first to last.
+func (t *arenaTable) cloneChunks(first, last uintptr) []*windowChunk {
+	chunks := slices.Clone(t.chunks)
+	for uintptr(len(chunks)) <= last {
+		chunks = append(chunks, nil)
+	}
+
+	for i := first; i <= last; i++ {
+		chunks[i] = chunks[i].clone()
+	}
+
+	return chunks
 }
 
 // clone returns an empty chunk for a nil c.
@@ -126,13 +130,14 @@ func (c *windowChunk) clone() *windowChunk {
 	return &copied
 }
 
-// windows holds a group's windows, and a membership for each pool whose segments it registers.
+// windows contains a group's windows, and a membership for each pool that registers segments with
+// the group.
 type windows struct {
 	mu          *ranked.Spin[groupState] // held to replace the table or the list of memberships
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
-	// revision increases whenever plans, prepared calls that contain windows and addresses, become
-	// stale. A plan is valid only at the revision at which its preparation began.
+	// A plan is a prepared call with fixed windows and addresses. It becomes stale when revision
+	// differs from the revision at the start of the preparation.
 	revision atomic.Uint64
 }
 
@@ -142,15 +147,14 @@ func (w *windows) init(state *ranked.Spin[groupState]) {
 	w.memberships.Store(&[]*membership{})
 }
 
-// makePlansStale makes the group prepare all calls anew, including calls whose preparation is in
-// progress.
+// makePlansStale discards all plans, including those in preparation.
 func (w *windows) makePlansStale() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.revision.Add(1)
 }
 
-// contains reports whether a single window contains the whole range.
+// contains reports whether one window contains the whole range.
 func (w *windows) contains(address uintptr, bytes int64) bool {
 	_, isInWindow := w.table.Load().findWindow(address, bytes)
 	return isInWindow
@@ -158,15 +162,19 @@ func (w *windows) contains(address uintptr, bytes int64) bool {
 
 // add requires that the segment has no window yet.
 func (w *windows) add(p *Pool, s *segment, window driver.Window) {
-	w.changeWindow(p, s, &windowEntry{pool: p, segment: s, window: window}, 1)
+	const addedWindows = 1
+	w.changeWindow(p, s, &windowEntry{pool: p, segment: s, window: window}, addedWindows)
 }
 
 // remove requires that the segment has a window.
-func (w *windows) remove(p *Pool, s *segment) { w.changeWindow(p, s, nil, -1) }
+func (w *windows) remove(p *Pool, s *segment) {
+	const addedWindows = -1
+	w.changeWindow(p, s, nil, addedWindows)
+}
 
-// changeWindow replaces the table by a copy in which a segment has the given entry, which may be
-// nil. All plans become stale.
-func (w *windows) changeWindow(p *Pool, s *segment, entry *windowEntry, countChange int) {
+// changeWindow replaces the table by a copy with the given entry for a segment, and makes all plans
+// stale. The entry may be nil.
+func (w *windows) changeWindow(p *Pool, s *segment, entry *windowEntry, addedWindows int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	oldTable := w.table.Load()
@@ -178,7 +186,7 @@ func (w *windows) changeWindow(p *Pool, s *segment, entry *windowEntry, countCha
 	}
 
 	arenas[i] = arenas[i].withGranules(s, entry)
-	w.table.Store(&windowTable{arenas: arenas, count: oldTable.count + countChange})
+	w.table.Store(&windowTable{arenas: arenas, count: oldTable.count + addedWindows})
 	w.revision.Add(1)
 }
 
@@ -204,11 +212,11 @@ func (w *windows) membershipOf(p *Pool) *membership {
 func (w *windows) addMembership(m *membership) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	list := append(slices.Clone(*w.memberships.Load()), m)
-	w.memberships.Store(&list)
+	memberships := append(slices.Clone(*w.memberships.Load()), m)
+	w.memberships.Store(&memberships)
 }
 
-// dropPool removes a closed pool, whose windows have already been removed. All plans become stale,
+// dropPool removes a pool whose windows have already been removed. It makes all plans stale,
 // because they may contain addresses of the pool.
 func (w *windows) dropPool(p *Pool) {
 	w.mu.Lock()
