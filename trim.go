@@ -41,13 +41,13 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 
 	domain := t.registrar.domain
 	drainErr := t.streams.drain(ctx)
-	mustAgree := domain != nil && (drainErr == nil || errors.Is(drainErr, ErrCapturing))
-	if mustAgree {
-		return t.trimWithDomain(ctx, domain, minBytes, drainErr)
+	isShared := domain != nil && errors.Is(drainErr, ErrCapturing) // all ranks return it
+	if drainErr != nil && !isShared {
+		return trimError(drainErr)
 	}
 
-	if drainErr != nil {
-		return trimError(drainErr)
+	if domain != nil {
+		return t.trimWithDomain(ctx, domain, minBytes, drainErr)
 	}
 
 	return t.trimWithoutDomain(ctx, minBytes)

@@ -68,7 +68,7 @@ func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest
 
 // settings is the message of a rank to the others when a group is created.
 type settings struct {
-	Terms   []setting `json:"terms"`   // must be the same on all ranks
+	Terms   []setting `json:"terms"`   // the settings that must be the same on all ranks
 	Machine string    `json:"machine"` // from machineName
 	// TableError says why the rank cannot use its tuning table. It is empty if it can.
 	TableError string `json:"table_error,omitempty"`
@@ -125,7 +125,7 @@ func compareSettings(byRank []settings, ranks []int) error {
 	return nil
 }
 
-// describeDifferences returns the values of one term, as in "rank 0: auto; ranks 1-3: plain". It
+// describeDifferences returns the values of one setting, as in "rank 0: auto; ranks 1-3: plain". It
 // returns "" if all ranks have the same value.
 func describeDifferences(byRank []settings, ranks []int, index int) string {
 	var distinct []setting // one for each value

@@ -130,8 +130,8 @@ func (c *windowChunk) clone() *windowChunk {
 	return &copied
 }
 
-// windows contains a group's windows, and a membership for each pool that registers segments with
-// the group.
+// windows contains a group's windows, and a membership, the registration state, for each pool that
+// registers segments with the group.
 type windows struct {
 	mu          *ranked.Spin[groupState] // held to replace the table or the list of memberships
 	table       atomic.Pointer[windowTable]
