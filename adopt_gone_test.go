@@ -9,18 +9,18 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Querying a CUDA stream that another library has destroyed may crash the process. A library whose
-// streams symmem has adopted must call ForgetStream before it destroys them, or promise with
-// SetIdle(true) that they have no unfinished work, so that symmem does not query them.
+// Symmem can adopt CUDA streams of another library. After the library has destroyed a stream, a
+// query of the stream may crash the process. To prevent such queries, the library must call
+// ForgetStream before it destroys a stream, or SetIdle(true) when its streams have no work left.
 
-// streamOwner stands for the other library.
+// streamOwner acts as the other library.
 type streamOwner struct {
-	cuda *cuda.Driver
-	gpu  cuda.Device
-	ctx  cuda.Context // primary
+	cuda           *cuda.Driver
+	gpu            cuda.Device
+	primaryContext cuda.Context
 }
 
-// The caller of newStreamOwner must call gpu.ReleasePrimary at the end.
+// newStreamOwner retains the primary context. The caller must call gpu.ReleasePrimary at the end.
 func (r *rank) newStreamOwner() *streamOwner {
 	owner := &streamOwner{}
 	var err error
@@ -28,26 +28,26 @@ func (r *rank) newStreamOwner() *streamOwner {
 	r.ok(err)
 	owner.gpu, err = owner.cuda.Device(r.Device().Ordinal)
 	r.ok(err)
-	owner.ctx, err = owner.gpu.RetainPrimary()
+	owner.primaryContext, err = owner.gpu.RetainPrimary()
 	r.ok(err)
 	return owner
 }
 
-func (owner *streamOwner) withContext(calls func() error) error {
+func (owner *streamOwner) withContext(do func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	previousContext, err := owner.cuda.Current()
 	if err == nil {
-		err = owner.cuda.SetCurrent(owner.ctx)
+		err = owner.cuda.SetCurrent(owner.primaryContext)
 	}
 
 	if err != nil {
 		return err
 	}
 
-	callsErr := calls()
+	doErr := do()
 	restoreErr := owner.cuda.SetCurrent(previousContext)
-	return errors.Join(callsErr, restoreErr)
+	return errors.Join(doErr, restoreErr)
 }
 
 func (owner *streamOwner) newStream() (s cuda.Stream, err error) {
@@ -78,19 +78,20 @@ func (r *rank) requireForeignStreams() {
 	}
 }
 
-// The software GPU, which simulates CUDA, aborts the process on a query of a destroyed stream.
+// The simulated GPU of the tests aborts the process on a query of a destroyed stream.
 func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		r.requireForeignStreams()
 		p := r.pool()
 		owner := r.newStreamOwner()
 		r.Interop().SetIdle(true)
-		for round := range int64(4) {
+		const float32Bytes = 4
+		for round := range int64(4) { // an arbitrary number of streams
 			b := r.window(p, mib)
 			tensor := r.memoryAt(b.Memory().Address(), b.Size())
 			ownerStream, s := r.adoptNewStream(owner)
 			r.fill(b, float32(r.Rank()+1))
-			count := b.Size()/4 - round // a new count prevents the reuse of cached state
+			count := b.Size()/float32Bytes - round // differs, so that no call is cached
 			r.ok(r.World().AllReduce(r.ctx, tensor, tensor, count, symmem.Float32, symmem.Sum, s))
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(owner.destroy(ownerStream))
@@ -104,13 +105,13 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 
 func (r *rank) useAfterDestroy(p *symmem.Pool, b symmem.Buffer) {
 	r.checkSum(r.World(), b)
-	inNewSegment := r.window(p, 64*mib) // makes the pool map and register more memory
-	r.checkSum(r.World(), inNewSegment)
-	r.ok(inNewSegment.Free())
+	larger := r.window(p, 64*mib) // makes the pool map and register more memory
+	r.checkSum(r.World(), larger)
+	r.ok(larger.Free())
 	r.ok(p.Trim(r.ctx, 0))
 }
 
-// While another library captures a stream, no memory can be registered.
+// No memory can be registered while another library captures a stream.
 func TestForeignCaptureBlocksRegistration(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		r.requireForeignStreams()

@@ -1,12 +1,13 @@
 package symmem_test
 
 import (
+	"slices"
 	"testing"
 
 	"symmem"
 )
 
-// After a fault, an error that ends a group, a pool may have different layouts on the ranks. The
+// A fault, an error that ends a group, can leave a pool with different layouts on the ranks. The
 // next Register, Reserve or Trim realigns the pool: it makes the layouts equal again.
 
 func abortGroup(r *rank, g *symmem.Group) {
@@ -15,20 +16,20 @@ func abortGroup(r *rank, g *symmem.Group) {
 	r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 }
 
-// A realignment fails if a buffer is freed or used while it waits for the work on all streams.
+// A realignment waits for the work on all streams. It fails if a buffer is freed or used meanwhile.
 func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		a := r.alloc(p, 4096)
-		b := r.alloc(p, 4096)
+		freed := r.alloc(p, 4096)
+		used := r.alloc(p, 4096)
 		s, err := r.NewStream()
 		r.ok(err)
-		// InventoryAround runs a function in place of the wait.
+		// InventoryAround calls a function in place of the wait.
 		allocate := func() { r.alloc(p, 4096) }
 		r.ok(symmem.InventoryAround(p, allocate))
 		for name, change := range map[string]func() error{
-			"free": a.Free,
-			"use":  func() error { return b.UseOn(s) },
+			"free": freed.Free,
+			"use":  func() error { return used.UseOn(s) },
 		} {
 			err := symmem.InventoryAround(p, func() { r.ok(change()) })
 			if err == nil {
@@ -70,33 +71,35 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 
 // A reservation keeps its memory from other streams even if it has to realign the pool first.
 func TestReserveAfterFault(t *testing.T) {
-	for _, rank1MissesFault := range []bool{false, true} {
-		checkReserveAfterFault(t, rank1MissesFault)
+	for _, c := range []reserveCase{
+		{faultyRanks: []int{0, 1}, segments: 2}, // one reserved, one not
+		{faultyRanks: []int{0}, segments: 3},    // rank 1 reserves again after the realignment
+	} {
+		checkReserveAfterFault(t, c)
 	}
 }
 
-func checkReserveAfterFault(t *testing.T, rank1MissesFault bool) {
-	t.Helper()
-	const segmentBytes = 8 << 20
-	segments := int64(2) // one reserved, one not
-	if rank1MissesFault {
-		segments++ // rank 1 reserves again after the realignment
-	}
+type reserveCase struct {
+	faultyRanks []int // the ranks that know of the fault
+	segments    int64 // the capacity of the pool
+}
 
+func checkReserveAfterFault(t *testing.T, c reserveCase) {
+	t.Helper()
+	const segmentBytes = 8 * mib
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{
-			Domain: r.World(), FirstSegment: segmentBytes, Capacity: segments * segmentBytes,
+			Domain: r.World(), FirstSegment: segmentBytes, Capacity: c.segments * segmentBytes,
 		})
 		a := r.window(p, segmentBytes)
 		g := r.split(r.World(), 0)
 		if r.Rank() == 0 {
-			inNewSegment := r.alloc(p, segmentBytes)
-			r.ok(inNewSegment.Free())
+			onlyHere := r.alloc(p, segmentBytes)
+			r.ok(onlyHere.Free())
 		}
 
 		r.ok(a.Free())
-		missesFault := r.Rank() == 1 && rank1MissesFault
-		if !missesFault {
+		if slices.Contains(c.faultyRanks, r.Rank()) {
 			abortGroup(r, g)
 		}
 
@@ -111,7 +114,7 @@ func checkReserveAfterFault(t *testing.T, rank1MissesFault bool) {
 	})
 }
 
-// exhaustUnreserved allocates all memory that is not reserved for a stream.
+// exhaustUnreserved allocates blocks of the given size until only reserved memory is left.
 func exhaustUnreserved(r *rank, p *symmem.Pool, bytes int64) {
 	r.t.Helper()
 	s, err := r.NewStream()
@@ -123,7 +126,7 @@ func exhaustUnreserved(r *rank, p *symmem.Pool, bytes int64) {
 	r.wantErr(err, symmem.ErrOutOfMemory)
 }
 
-// During a capture on rank 0, no rank can realign the pool.
+// No rank can realign a pool while rank 0 captures a stream.
 func TestCaptureDelaysRealignment(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()

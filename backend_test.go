@@ -14,8 +14,8 @@ import (
 	"symmem/driver/nccl"
 )
 
-// backendVariable selects the backend of the tests: host, the default, keeps device memory in RAM,
-// and nccl needs a GPU for each rank.
+// backendVariable selects the backend of the tests. The default, host, keeps device memory in RAM.
+// The backend nccl needs a GPU for each rank.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
 func withBackend(o symmem.Options) symmem.Options {
@@ -28,8 +28,8 @@ func withBackend(o symmem.Options) symmem.Options {
 
 func isHost() bool { return withBackend(symmem.Options{}).Backend == "host" }
 
-// skipOnHost skips a test of the backend nccl. Package internal/softgpu/roottest runs these tests
-// on a simulated GPU.
+// skipOnHost skips a test that needs the backend nccl. Package internal/softgpu/roottest runs such
+// tests on a simulated GPU.
 func skipOnHost(tb testing.TB, reason string) {
 	tb.Helper()
 	if isHost() {
@@ -37,8 +37,8 @@ func skipOnHost(tb testing.TB, reason string) {
 	}
 }
 
-// availableRanks returns how many ranks the backend can run, one per device. It returns at least 2,
-// because tests that open 2 ranks skip themselves if there are fewer devices.
+// availableRanks returns the number of ranks that the backend can run, one for each device. It
+// returns 2 even for fewer devices, because openRanks then skips the test.
 func availableRanks(tb testing.TB) int {
 	tb.Helper()
 	if isHost() {
@@ -50,19 +50,19 @@ func availableRanks(tb testing.TB) int {
 		tb.Fatal(err)
 	}
 
-	return max(2, n)
+	return max(n, 2)
 }
 
-// smallestRefusedSize is the smallest number of ranks for which there were too few devices, or 0.
-// Opening as many ranks again would be slow, because ranks wait for the ones without a device.
+// smallestRefusedSize is the smallest number of ranks for which there were too few devices, or 0. A
+// second attempt would be slow, because each rank waits for the ranks without a device.
 var smallestRefusedSize atomic.Int64
 
 // openRanks skips the test if there are too few devices. The caller must close the Runtimes.
 func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	t.Helper()
-	smallestRefused := smallestRefusedSize.Load()
-	isRefused := smallestRefused != 0 && int64(n) >= smallestRefused
-	if isRefused {
+	refused := smallestRefusedSize.Load()
+	isKnownToFail := refused != 0 && int64(n) >= refused
+	if isKnownToFail {
 		t.Skipf("the backend has no devices for %d ranks", n)
 	}
 
@@ -123,7 +123,8 @@ func (r *rank) skipUnsupported(err error) {
 	r.ok(err)
 }
 
-// lacksWindowPath reports whether a collective uses the plain algorithm for lack of a better one.
+// lacksWindowPath reports whether a collective uses the plain path because the window path is not
+// supported.
 func lacksWindowPath(e symmem.Explanation) bool {
 	return e.Path == "plain" && strings.HasSuffix(e.Why, symmem.ErrUnsupported.Error())
 }

@@ -15,7 +15,7 @@ func TestBufferPlacement(t *testing.T) {
 		p := r.pool()
 		a := r.alloc(p, 1000)
 		b := r.alloc(p, 1)
-		const wantSizeA = 1024
+		const wantSizeA = 2 * 512
 		const wantSizeB = 512
 		if a.Size() != wantSizeA || b.Size() != wantSizeB {
 			r.failf("got sizes %d and %d, want %d and %d", a.Size(), b.Size(), wantSizeA, wantSizeB)
@@ -71,7 +71,9 @@ func TestGoSliceNeedsAddressableDevice(t *testing.T) {
 // A View of a buffer as a Go slice works only if the CPU can address device memory.
 func TestViewNeedsAddressableDevice(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		b := r.alloc(r.pool(), 1000) // rounded up to 1024 bytes
+		b := r.alloc(r.pool(), 1000)
+		const roundedBytes = 1024
+		const float64Bytes = 8
 		view, err := symmem.View[float64](b)
 		if !r.Device().Addressable {
 			r.wantErr(err, symmem.ErrUnsupported)
@@ -79,16 +81,17 @@ func TestViewNeedsAddressableDevice(t *testing.T) {
 		}
 
 		r.ok(err)
-		const wantLen = 1024 / 8 // a float64 has 8 bytes
+		const wantLen = roundedBytes / float64Bytes
 		if len(view) != wantLen {
 			r.failf("the view has %d elements, want %d", len(view), wantLen)
 		}
 
 		const last = wantLen - 1
-		view[last] = 5
+		const written = 5.0
+		view[last] = written
 		copied := read[float64](r, b.Memory())
-		if copied[last] != 5 {
-			r.failf("element %d = %v, want 5", last, copied[last])
+		if copied[last] != written {
+			r.failf("element %d = %v, want %v", last, copied[last], written)
 		}
 	})
 }
@@ -108,7 +111,7 @@ func TestBufferMisuse(t *testing.T) {
 			r.failf("Free of a buffer whose memory is reused: got no error, want one")
 		}
 
-		r.ok(reused.Free()) // still allocated
+		r.ok(reused.Free()) // the failed Free has not freed it
 		zero := symmem.Buffer{}
 		r.wantErr(zero.Free(), symmem.ErrForeign)
 		r.wantErr(zero.UseOn(r.DefaultStream()), symmem.ErrForeign)
@@ -121,7 +124,7 @@ func TestBufferMisuse(t *testing.T) {
 }
 
 func TestMemorySliceBounds(t *testing.T) {
-	m := symmem.ForeignMemory(0x1000, 100)
+	m := symmem.ForeignMemory(0x1000, 100) // at an arbitrary address
 	const refused = -1
 	for _, row := range []struct {
 		name          string
@@ -130,7 +133,7 @@ func TestMemorySliceBounds(t *testing.T) {
 	}{
 		{name: "all of it", offset: 0, bytes: 100, wantOffset: 0},
 		// A slice of no bytes begins at the start of the memory.
-		{name: "no bytes at the end", offset: 100, bytes: 0, wantOffset: 0},
+		{name: "no bytes, at the end", offset: 100, bytes: 0, wantOffset: 0},
 		{name: "the last byte", offset: 99, bytes: 1, wantOffset: 99},
 		{name: "a byte past the end", offset: 99, bytes: 2, wantOffset: refused},
 		{name: "a start before the memory", offset: -1, bytes: 1, wantOffset: refused},
@@ -157,12 +160,12 @@ func TestMemorySliceBounds(t *testing.T) {
 	}
 }
 
-// A range of addresses is symmetric if it lies entirely in a window, a segment of a pool's memory
-// that all ranks have registered.
+// A range of addresses is symmetric if it lies entirely in one window, a segment of a pool that all
+// ranks have registered.
 func TestIsSymmetricAtWindowEdges(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		const segmentBytes = 4 * mib // so that each buffer fills a segment
+		const segmentBytes = 4 * mib // each buffer fills a segment
 		window := r.window(p, segmentBytes)
 		unregistered := r.alloc(p, segmentBytes)
 		start := window.Address()
@@ -175,12 +178,12 @@ func TestIsSymmetricAtWindowEdges(t *testing.T) {
 			want    bool
 		}{
 			{name: "the whole window", address: start, bytes: size, want: true},
-			{name: "its last byte", address: end - 1, bytes: 1, want: true},
-			{name: "no bytes inside it", address: start + 8, bytes: 0, want: true},
-			{name: "a byte past its end", address: end - 1, bytes: 2, want: false},
-			{name: "its end", address: end, bytes: 1, want: false},
-			{name: "the byte before it", address: start - 1, bytes: 1, want: false},
-			{name: "across its start", address: start - 1, bytes: 2, want: false},
+			{name: "the last byte of the window", address: end - 1, bytes: 1, want: true},
+			{name: "no bytes in the window", address: start + 8, bytes: 0, want: true},
+			{name: "across the end of the window", address: end - 1, bytes: 2, want: false},
+			{name: "the byte after the window", address: end, bytes: 1, want: false},
+			{name: "the byte before the window", address: start - 1, bytes: 1, want: false},
+			{name: "across the start of the window", address: start - 1, bytes: 2, want: false},
 			{name: "a length that overflows", address: start + 8, bytes: math.MaxInt64, want: false},
 			{name: "a negative length", address: start, bytes: -1, want: false},
 			{name: "an unregistered segment", address: unregistered.Address(), bytes: 1, want: false},

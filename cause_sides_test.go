@@ -11,16 +11,16 @@ import (
 	"symmem"
 )
 
-// If the calls of ranks 0 and 1 differ from the call of rank 2, the ranks exchange reports in
-// several rounds and decide on a DivergenceError with two sides. A rank that is too late for a
-// round, so that the others decide without it, still adds its side to its own error.
+// If rank 2 makes a different call than ranks 0 and 1, the ranks exchange reports several times and
+// decide on a DivergenceError with two sides. If a rank is late for an exchange, the other ranks
+// decide without it. The late rank then adds its side to its own copy of the error.
 
 const differentRank = 2
 
 type lateRankCase struct {
-	diverge   divergeFunc
-	lateRank  int
-	lateRound int32
+	diverge      divergeFunc
+	lateRank     int
+	lateExchange int32 // counts from 0
 }
 
 // divergeFunc makes the ranks diverge and returns the DivergenceError.
@@ -29,20 +29,20 @@ type divergeFunc func(r *rank, g *symmem.Group, p *symmem.Pool) error
 func TestDivergenceContainsOwnSide(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []struct {
-		name    string
-		rounds  int32 // observed when no rank is late
-		diverge divergeFunc
+		name      string
+		exchanges int32 // observed when no rank is late
+		diverge   divergeFunc
 	}{
-		{name: "calls", rounds: 3, diverge: callDifferently},
-		{name: "placement", rounds: 5, diverge: allocateDifferently},
+		{name: "calls", exchanges: 3, diverge: callDifferently},
+		{name: "placement", exchanges: 5, diverge: allocateDifferently},
 	} {
 		for _, lateRank := range []int{0, differentRank} {
-			for round := range kind.rounds {
-				name := fmt.Sprintf("%s: rank %d is late in exchange %d", kind.name, lateRank, round)
+			for exchange := range kind.exchanges {
+				name := fmt.Sprintf("%s: rank %d is late in exchange %d", kind.name, lateRank, exchange)
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					checkOwnSides(t, lateRankCase{
-						diverge: kind.diverge, lateRank: lateRank, lateRound: round,
+						diverge: kind.diverge, lateRank: lateRank, lateExchange: exchange,
 					})
 				})
 			}
@@ -53,11 +53,11 @@ func TestDivergenceContainsOwnSide(t *testing.T) {
 func callDifferently(r *rank, g *symmem.Group, p *symmem.Pool) error {
 	m := r.alloc(p, mib).Memory()
 	r.ok(p.Register(r.ctx, g))
-	// The ranks wait at most this long for the report of the late rank.
-	r.ok(g.SetTimeout(3 * time.Second))
+	const reportTimeout = 3 * time.Second // of the wait for the late rank's report
+	r.ok(g.SetTimeout(reportTimeout))
 	count := int64(8)
 	if r.Rank() == differentRank {
-		count = 7
+		count--
 	}
 
 	err := g.AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
@@ -71,7 +71,7 @@ func callDifferently(r *rank, g *symmem.Group, p *symmem.Pool) error {
 func allocateDifferently(r *rank, g *symmem.Group, p *symmem.Pool) error {
 	bytes := int64(4096)
 	if r.Rank() == differentRank {
-		bytes = 8192
+		bytes *= 2
 	}
 
 	r.alloc(p, bytes)
@@ -81,18 +81,17 @@ func allocateDifferently(r *rank, g *symmem.Group, p *symmem.Pool) error {
 func checkOwnSides(t *testing.T, c lateRankCase) {
 	t.Helper()
 	const ranks = 3
-	var punctualRanks sync.WaitGroup // done when the group has ended on all ranks but lateRank
-	punctualRanks.Add(ranks - 1)
+	var otherRanks sync.WaitGroup // done when the group has ended on all ranks but lateRank
+	otherRanks.Add(ranks - 1)
 	o := symmem.Options{Check: symmem.CheckEvery, CallSites: true}
 	runRanks(t, ranks, o, func(r *rank) {
 		isLate := r.Rank() == c.lateRank
-		var begunRounds atomic.Int32
-		// All ranks call HoldReports, because its wrapper hides optional methods of the backend, which
-		// must be the same everywhere.
+		var begunExchanges atomic.Int32
+		// HoldReports hides optional methods of the backend, so all ranks must call it.
 		symmem.HoldReports(r.Runtime, func() {
-			round := begunRounds.Add(1) - 1
-			if isLate && round == c.lateRound {
-				punctualRanks.Wait()
+			exchange := begunExchanges.Add(1) - 1
+			if isLate && exchange == c.lateExchange {
+				otherRanks.Wait()
 			}
 		})
 		g := r.split(r.World(), 0)
@@ -100,16 +99,16 @@ func checkOwnSides(t *testing.T, c lateRankCase) {
 		if !isLate {
 			go func() {
 				<-g.Ended()
-				punctualRanks.Done()
+				otherRanks.Done()
 			}()
 		}
 
 		d := r.wantDivergence(c.diverge(r, g, p))
-		if n := begunRounds.Load(); isLate && n <= c.lateRound {
-			r.failf("the late rank has begun %d exchanges of reports, want more than %d", n, c.lateRound)
+		if n := begunExchanges.Load(); isLate && n <= c.lateExchange {
+			r.failf("the late rank has begun %d exchanges, want more than %d", n, c.lateExchange)
 		}
 
-		// Check has compared the allocations of all ranks, even of the late one.
+		// Group.Check has compared the allocations of all ranks, including those of the late rank.
 		wantAllRanks := isLate || d.Kind == symmem.DivergedPlacement
 		checkSides(r, d, wantAllRanks)
 	})
@@ -117,8 +116,8 @@ func checkOwnSides(t *testing.T, c lateRankCase) {
 
 func checkSides(r *rank, d *symmem.DivergenceError, wantAllRanks bool) {
 	r.t.Helper()
-	own, found := d.Ranks()[r.Rank()]
-	if !found || own.Event == "" {
+	own, hasOwn := d.Ranks()[r.Rank()]
+	if !hasOwn || own.Event == "" {
 		r.failf("this rank's side is %+v in %+v, want one with an event", own, d)
 	}
 
@@ -128,7 +127,7 @@ func checkSides(r *rank, d *symmem.DivergenceError, wantAllRanks bool) {
 
 	for _, side := range d.Sides {
 		isShared := len(side.Ranks) > 1
-		if slices.Contains(side.Ranks, differentRank) && isShared {
+		if isShared && slices.Contains(side.Ranks, differentRank) {
 			r.failf("the sides are %+v, want one of rank %d alone", d.Sides, differentRank)
 		}
 	}
