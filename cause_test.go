@@ -14,15 +14,19 @@ import (
 )
 
 // When a group fails, its ranks may see different errors: one gets a wrong message, and another
-// then times out. The ranks exchange reports of their errors and select one, the cause, by an order
-// of the error types, in which MessageError comes before TimeoutError. All ranks return the cause.
+// then times out. The ranks exchange reports of their errors, select one as the cause, and all
+// return the cause. The choice depends on the type: a MessageError takes precedence over a
+// TimeoutError.
 
-// A late rank accepts the cause of the others, although its own MessageError comes first.
+const callNumber = 3 // arbitrary
+
+// A late rank accepts the TimeoutError that other ranks have chosen, although its own MessageError
+// takes precedence.
 func TestLateRankGetsDecidedCause(t *testing.T) {
 	t.Parallel()
 	const ranks = 3
 	const lateRank = 2
-	const groupTimeout = 100 * time.Millisecond // also limits the wait for the late rank's report
+	const groupTimeout = 100 * time.Millisecond // limits the wait for the late rank's report
 	var texts errorTexts
 	var otherRanks sync.WaitGroup // done when all ranks but lateRank have closed the group
 	otherRanks.Add(ranks - 1)
@@ -42,12 +46,12 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 		defer otherRanks.Done()
 		symmem.Fail(g, &symmem.TimeoutError{InCall: "AllReduce 1", Missing: []int{lateRank}})
 		texts.add(r, g.Cause(r.ctx))
-		_ = g.Close() // returns the cause again
+		_ = g.Close() // returns the cause, which texts already contains
 	})
 	texts.requireSame(t, ranks)
 }
 
-// The failing rank reports the cause even if it misses the first exchange of reports.
+// All ranks return the error of the failing rank even if it misses the first exchange of reports.
 func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	t.Parallel()
 	const ranks = 2
@@ -72,7 +76,7 @@ func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 		<-g.Ended()
 		cause := g.Err()
 		if reflect.TypeOf(cause) != reflect.TypeFor[*symmem.MessageError]() {
-			r.failf("Err() = %T (%v); want a MessageError", cause, cause)
+			r.failf("Err() = %T (%v); want a *MessageError", cause, cause)
 		}
 
 		texts.add(r, cause)
@@ -80,8 +84,8 @@ func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	texts.requireSame(t, ranks)
 }
 
-// If ranks leave the group or die without a report, the cause names those that died, or if there
-// are none, those that left.
+// The cause names the ranks that died. If none died, it names those that left the group without a
+// report.
 func TestDepartedRanksAreCause(t *testing.T) {
 	t.Parallel()
 	const departure = "has left the group without a report of its fault"
@@ -110,17 +114,6 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	}
 }
 
-func TestMismatchWithoutCallIsCause(t *testing.T) {
-	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		g := r.split(r.World(), 0)
-		mismatch := &symmem.MismatchError{Number: 3, Group: "0", Others: []int{1}}
-		symmem.Fail(g, mismatch)
-		if got := g.Cause(r.ctx); !errors.Is(got, mismatch) {
-			r.failf("Cause() = %v; want %v", got, mismatch)
-		}
-	})
-}
-
 func checkCauseOfDepartures(t *testing.T, lost []int, want error) {
 	t.Helper()
 	var departing sync.WaitGroup // ranks 1 and 2
@@ -130,7 +123,7 @@ func checkCauseOfDepartures(t *testing.T, lost []int, want error) {
 		var hooks symmem.ReportHooks
 		if r.Rank() == 0 {
 			hooks.Before = departing.Wait
-			hooks.Lost = lost // simulates their deaths
+			hooks.Lost = lost // simulates the death of these ranks
 		} else {
 			hooks.Before = func() { <-checked } // so that rank 0 gets no report
 		}
@@ -157,13 +150,27 @@ func checkCauseOfDepartures(t *testing.T, lost []int, want error) {
 	})
 }
 
+func TestMismatchWithoutCallIsCause(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		mismatch := &symmem.MismatchError{Number: callNumber, Group: "0", Others: []int{1}}
+		symmem.Fail(g, mismatch)
+		if got := g.Cause(r.ctx); !errors.Is(got, mismatch) {
+			r.failf("Cause() = %v; want %v", got, mismatch)
+		}
+	})
+}
+
 // A rank that adopts the cause of other ranks returns an error of the same text and type.
 func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
-	mismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
+	mismatch := &symmem.MismatchError{Number: callNumber, Group: "world", Others: []int{1}}
+	deadlock := &symmem.DeadlockError{
+		InCall: "AllReduce 1", Activity: map[int]string{2: "in an agreement"},
+	}
 	ownReport := errors.New("own")
-	for _, cause := range slices.Concat(firstCauses, []error{
+	for _, cause := range slices.Concat(firstCauses, []error{ // one of each type
 		mismatch,
-		fmt.Errorf("%w; advice", firstCauses[2]),
+		fmt.Errorf("%w; advice", deadlock),
 		errors.New("unknown"),
 		&symmem.DivergenceError{Group: "world", Message: "ranks differ", Why: "extra event"},
 		&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: mismatch},
@@ -198,18 +205,18 @@ func checkAdoptedCause(t *testing.T, got, cause error) {
 	}
 }
 
-// A rank keeps its own error if the cause is a mismatch of the same call with other ranks.
+// If the cause is a mismatch of the same call, a rank keeps its own error, which lists other ranks.
 func TestOwnErrorReplacesCauseOfSameCall(t *testing.T) {
-	ownReport := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
-	cause := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{0}}
+	ownReport := &symmem.MismatchError{Number: callNumber, Group: "world", Others: []int{1}}
+	cause := &symmem.MismatchError{Number: callNumber, Group: "world", Others: []int{0}}
 	if got := symmem.DecidedError(ownReport, cause); !errors.Is(got, ownReport) {
 		t.Errorf("DecidedError(%v) = %v; want this rank's error %v", cause, got, ownReport)
 	}
 }
 
 func TestLongCauseIsCut(t *testing.T) {
-	const largeBytes = 2 << 20
 	const maxBytes = 64 << 10
+	const largeBytes = 2 << 20
 	cause := &symmem.DivergenceError{Message: strings.Repeat("x", largeBytes)}
 	got := symmem.DecidedError(errors.New("own"), cause)
 	if n := len(got.Error()); n != maxBytes {

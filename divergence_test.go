@@ -14,10 +14,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// If ranks make different calls, they get a DivergenceError. Each of its sides lists the ranks that
-// have made the same call.
+// If ranks make different calls, they get a DivergenceError. Each side lists the ranks with the
+// same call.
 
-// The sides name world ranks, and the text also gives their ranks in the group.
+// A divergence of a subgroup lists world ranks. The text also gives the ranks in the subgroup.
 func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	checkPlain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 3, checkPlain, func(r *rank) {
@@ -27,7 +27,7 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 		}
 
 		m := r.alloc(r.pool(), 4096).Memory()
-		const root = 1                 // the number of world rank 2 in the group
+		const root = 1                 // world rank 2
 		count := int64(100 + r.Rank()) // 100 on rank 0, 102 on rank 2
 		err := g.Broadcast(r.ctx, m, m, count, symmem.Int8, root, nil)
 		syncErr := r.DefaultStream().Synchronize(r.ctx)
@@ -40,10 +40,10 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 			r.failf("the sides differ (-want +got):\n%s", diff)
 		}
 
-		text := fmt.Sprintf("group %s: ranks call different collectives: world rank 0 has %q; "+
+		wantText := fmt.Sprintf("group %s: ranks call different collectives: world rank 0 has %q; "+
 			"world rank 2 (rank 1 of the group) has %q", g.ID(), want[0].Event, want[1].Event)
-		if d.Error() != text {
-			r.failf("got %q, want %q", d, text)
+		if d.Error() != wantText {
+			r.failf("got %q, want %q", d, wantText)
 		}
 
 		if d.Kind != symmem.DivergedCollective {
@@ -55,7 +55,7 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 // Ranks diverge if they launch different graphs, even if the graphs contain equal calls.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
 	options := checkEvery
-	options.Timeout = time.Minute // so that waiting for the timeout is noticed
+	options.Timeout = time.Minute // a rank that waits for the timeout exceeds the limit below
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			runWithFault(t, ranks, options, func(r *rank) {
@@ -119,7 +119,8 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 
 		r.poolWith(symmem.PoolOptions{Domain: g})      // pool 0
 		p := r.poolWith(symmem.PoolOptions{Domain: g}) // pool 1
-		r.alloc(p, int64(512*(1+r.Rank())))            // 512 bytes on rank 0, 1536 on rank 2
+		bytesByRank := []int64{0: 512, 2: 1536}
+		r.alloc(p, bytesByRank[r.Rank()])
 		d := r.wantDivergence(g.Check(r.ctx))
 		want := "pool 1 of group " + g.ID()
 		if d.Pool != want || !strings.Contains(d.Error(), want) {
@@ -132,10 +133,10 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	})
 }
 
-// The ID of a joined group is internally prefixed with a space, which users never see.
+// The internal ID of a joined group begins with a space. ID and error texts omit the space.
 func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	runWithFault(t, 2, checkEvery, func(r *rank) {
-		const id = "jj"
+		const id = "joined"
 		g, err := r.Join(r.ctx, id, []int{1, 0})
 		r.ok(err)
 		if g.ID() != id {
@@ -151,16 +152,18 @@ func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	})
 }
 
-// If a pool maps less memory on one rank, the error suggests that its device is nearly full.
+// If a pool maps less memory on one rank, the error suggests that a device has less memory.
 func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		segmentByRank := []int64{64 * mib, 32 * mib}
-		firstSegment := segmentByRank[r.Rank()]
-		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: firstSegment})
+		p := r.poolWith(symmem.PoolOptions{
+			Domain: r.World(), FirstSegment: segmentByRank[r.Rank()],
+		})
 		r.alloc(p, mib)
 		d := r.wantDivergence(p.Register(r.ctx, r.World()))
-		if d.Why != "different size" {
-			r.failf("Why = %q, want %q", d.Why, "different size")
+		const wantWhy = "different size"
+		if d.Why != wantWhy {
+			r.failf("Why = %q, want %q", d.Why, wantWhy)
 		}
 
 		const advice = "a device has less memory"
@@ -171,7 +174,7 @@ func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 }
 
 func TestDivergenceJSONRoundTrip(t *testing.T) {
-	want := &symmem.DivergenceError{ // no field has its zero value
+	want := &symmem.DivergenceError{ // sets every field
 		Group:    "world/1.0",
 		Members:  []int{0, 2},
 		Kind:     symmem.DivergedPlacement,

@@ -12,17 +12,17 @@ import (
 	"symmem/event"
 )
 
-// A call such as Pool.Alloc queues an event. Before it returns, it passes all queued events to
-// Options.OnEvent, unless another call is already doing so. A panic or a runtime.Goexit in OnEvent
-// does not prevent the delivery of the other events.
+// A call such as Pool.Alloc queues an event. Before the call returns, it delivers all queued events
+// to Options.OnEvent, unless another call is delivering them. A panic or a runtime.Goexit in
+// OnEvent does not prevent the delivery of later events.
 
-// Panics in OnEvent are logged, but not runtime.Goexit.
+// A panic in OnEvent is logged, but a runtime.Goexit is not.
 func TestPanicInOnEventIsLogged(t *testing.T) {
-	for name, failAbruptly := range abruptEnds { // with a panic or runtime.Goexit
+	for name, failAbruptly := range abruptEnds { // a panic and a runtime.Goexit
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
 			deliveries := 0
-			failingDeliveries := []int{1, 3, 4}
+			failingDeliveries := []int{1, 3, 4} // the first one, and two in a row
 			o := symmem.Options{
 				Logger: slog.New(slog.NewTextHandler(&log, nil)),
 				OnEvent: func(*event.Event) {
@@ -34,13 +34,18 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 			}
 			runRanks(t, 1, o, func(r *rank) {
 				p := r.pool()
-				const blocks = 4
-				for range blocks {
-					inGoroutine(func() { _, _ = p.Alloc(4096) })
+				const allocEvents = 4
+				for range allocEvents {
+					inGoroutine(func() { _, _ = p.Alloc(4096) }) // does not return after a Goexit
 				}
 
-				const segments = 1 // mapped by the first Alloc
-				requireDelivered(r, deliveries, segments+blocks)
+				const segmentEvents = 1 // the first Alloc maps a segment
+				const want = segmentEvents + allocEvents
+				if deliveries != want {
+					r.failf("OnEvent was called %d times, want %d", deliveries, want)
+				}
+
+				requireNoneQueued(r)
 			})
 			wantLogged := 0
 			if name == "panicked" {
@@ -55,7 +60,7 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 	}
 }
 
-// inGoroutine protects the caller from a runtime.Goexit in f.
+// inGoroutine calls f in a goroutine that f may end with runtime.Goexit.
 func inGoroutine(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -65,18 +70,14 @@ func inGoroutine(f func()) {
 	<-done
 }
 
-func requireDelivered(r *rank, got, want int) {
+func requireNoneQueued(r *rank) {
 	r.t.Helper()
-	if got != want {
-		r.failf("OnEvent was called %d times, want %d", got, want)
-	}
-
 	if n := symmem.Undelivered(r.Runtime); n != 0 {
 		r.failf("%d events are queued, want 0", n)
 	}
 }
 
-// A collective whose goroutine OnEvent has ended does not keep the pool from closing.
+// A pool can be closed after OnEvent has ended the goroutine of a collective.
 func TestGoexitInOnEventDuringCollective(t *testing.T) {
 	exitAtCollective := false
 	o := symmem.Options{OnEvent: func(e *event.Event) {
@@ -92,7 +93,8 @@ func TestGoexitInOnEventDuringCollective(t *testing.T) {
 		call := func() {
 			r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil))
 		}
-		for range 3 { // warm up: the next call takes the fast path
+		const warmUpCalls = 3 // so that the next call takes the fast path
+		for range warmUpCalls {
 			call()
 		}
 
@@ -119,9 +121,9 @@ func TestEventsAfterPoolClose(t *testing.T) {
 	})
 }
 
-// Events are delivered in a loop, not by recursion, even if OnEvent panics each time.
+// If OnEvent panics each time, one call can deliver any number of events without recursion.
 func TestPanicsInOnEventDoNotNest(t *testing.T) {
-	const allocations = 4000
+	const allocations = 4000 // an arbitrary large number
 	firstEventBegun := make(chan struct{})
 	endFirstEvent := make(chan struct{})
 	deliveries := 0
@@ -140,12 +142,12 @@ func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	runRanks(t, 1, o, func(r *rank) {
 		p := r.pool()
 		done := make(chan struct{})
-		go func() { // delivers all events, after endFirstEvent
+		go func() { // delivers its own events and the events that are queued meanwhile
 			defer close(done)
 			_, _ = p.Alloc(512)
 		}()
 		<-firstEventBegun
-		for range allocations { // each queues at least one event
+		for range allocations { // each queues an event and returns
 			r.alloc(p, 512)
 		}
 
@@ -155,8 +157,6 @@ func TestPanicsInOnEventDoNotNest(t *testing.T) {
 			r.failf("OnEvent was called %d times, want at least %d", deliveries, allocations)
 		}
 
-		if n := symmem.Undelivered(r.Runtime); n != 0 {
-			r.failf("%d events are queued, want 0", n)
-		}
+		requireNoneQueued(r)
 	})
 }

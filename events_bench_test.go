@@ -10,12 +10,12 @@ import (
 	"symmem/event"
 )
 
-// Each call of symmem causes events, which a program can receive in Options.OnEvent or record in a
-// trace. These benchmarks measure the overhead.
+// A program can receive the events of calls in Options.OnEvent, or record them in a trace. These
+// benchmarks measure the overhead of both.
 
-// newEventHooks returns values of Options.OnEvent by the names of sub-benchmarks.
+// newEventHooks maps the names of sub-benchmarks to values of Options.OnEvent.
 func newEventHooks() map[string]func(*event.Event) {
-	var sum uint64 // forces the hook to read the event
+	var sum uint64 // makes the hook read the event
 	return map[string]func(*event.Event){
 		"without": nil,
 		"with":    func(e *event.Event) { sum += e.Number },
@@ -73,14 +73,14 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 	}
 }
 
-// smallCount is the number of elements in an all-reduce, small enough not to hide the overhead.
+// smallCount is the number of elements in an all-reduce. A long all-reduce would hide the overhead.
 const smallCount = 16
 
 func BenchmarkTrace(b *testing.B) {
 	withoutTrace := newTraceBench(b, symmem.Options{})
 	withTrace := newTraceBench(b, symmem.Options{Trace: b.TempDir()})
 	b.Run("alloc", func(b *testing.B) {
-		const eventsPerCall = 2
+		const eventsPerCall = 2 // Alloc and Free
 		compareBatches(b, withoutTrace, withTrace, eventsPerCall, (*traceBench).allocAndFree)
 	})
 	b.Run("collective", func(b *testing.B) {
@@ -89,14 +89,15 @@ func BenchmarkTrace(b *testing.B) {
 	})
 }
 
-// compareBatches alternates batches of calls without and with a trace, and reports the differences
-// of the minimum and the median times. The minimum is less affected by load on the machine.
+// compareBatches alternates between batches of calls without and with a trace. It reports how much
+// the trace adds to the minimum and to the median time. Load on the machine hardly affects the
+// minimum.
 func compareBatches(
 	b *testing.B, withoutTrace, withTrace *traceBench, eventsPerCall float64,
 	call func(*traceBench) error,
 ) {
 	const (
-		callsPerBatch     = 512 // so that reading the clock does not matter
+		callsPerBatch     = 512 // hides the cost of reading the clock
 		pairsPerIteration = 8   // so that a single iteration gives a median
 	)
 	var untracedTimes, tracedTimes []float64 // mean ns per call of each batch
@@ -135,7 +136,7 @@ type traceBench struct {
 	ctx    context.Context
 	group  *symmem.Group
 	pool   *symmem.Pool
-	memory symmem.Memory // of the collectives
+	memory symmem.Memory // for allReduce
 }
 
 func newTraceBench(b *testing.B, o symmem.Options) *traceBench {
