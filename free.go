@@ -53,7 +53,7 @@ func (p *Pool) free(b Buffer) error {
 
 	p.ledger.AppendWithoutSite(
 		event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, noRequest)
-	p.countFree()
+	countFree(p)
 	if p.events.active {
 		p.addresses.recordFree(block)
 		p.events.releaseOne() // unlocks p.mu
@@ -70,12 +70,12 @@ func (p *Pool) freeLater(block alloc.Block, state alloc.State) error {
 	defer p.events.release() // unlocks p.mu
 	p.addresses.recordFree(block)
 	recordErr := p.uses.recordFree(block, state)
-	p.countFree()
+	countFree(p)
 	return recordErr
 }
 
 // countFree increments p.frees. The caller must hold p.mu, so an atomic store suffices.
-func (p *Pool) countFree() { spin.Publish64(&p.frees, p.frees.Load()+1) }
+func countFree(p *Pool) { spin.Publish64(&p.frees, p.frees.Load()+1) }
 
 // freeAfterClose frees a buffer of a closed pool, and unmaps the buffer's segment if no other
 // buffer uses it. The caller must hold p.mu, which freeAfterClose unlocks.
