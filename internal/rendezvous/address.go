@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// unixScheme is the prefix of Unix socket addresses.
+// unixScheme is the prefix of addresses of Unix sockets.
 const unixScheme = "unix:"
 
-// splitAddress splits an address, "host:port" or "unix:@name", for package net. "@name" is an
-// abstract socket, without a file.
+// splitAddress returns the arguments of net.Dial for an address such as "host:port", "unix:/path"
+// or "unix:@name". "@name" is an abstract socket, which has no file.
 func splitAddress(address string) (network, addr string, err error) {
 	name, isUnix := strings.CutPrefix(address, unixScheme)
 	if isUnix {
@@ -31,22 +31,20 @@ func splitAddress(address string) (network, addr string, err error) {
 	return "tcp", address, nil
 }
 
-// Token is a secret that the server of a store may require. Its String method hides it from logs.
-//
-// PyTorch's protocol has no authentication, so a client sends the token SECRET in a query for the
-// key "symmem/token/SECRET".
+// Token is a secret that the server of a store may require. The store uses PyTorch's protocol,
+// which has no authentication. A client therefore sends the token SECRET by asking whether the key
+// "symmem/token/SECRET" is set.
 type Token string
 
-// tokenKey is the prefix of the key that contains a token. All other keys start with a slash.
-const tokenKey = "symmem/token/"
+const tokenKeyPrefix = "symmem/token/"
 
-// maxTokenBytes limits a token, and with it what a server reads from an unauthenticated client.
+// maxTokenBytes is small because servers read tokens of unauthenticated clients.
 const maxTokenBytes = 1 << 10
 
 // NewToken returns a random token of 128 bits.
 func NewToken() Token { return Token(rand.Text()) }
 
-// String hides the secret.
+// String hides the secret from logs.
 func (t Token) String() string {
 	if t == "" {
 		return "(no token)"
@@ -58,20 +56,19 @@ func (t Token) String() string {
 // GoString hides the secret from %#v.
 func (t Token) GoString() string { return t.String() }
 
-// query returns the request that sends the token: a CHECK, which asks whether a key is set.
-// PyTorch's servers do not support tokens and answer it like any other CHECK.
-func (t Token) query() *request {
-	return &request{query: queryCheck, keys: []string{tokenKey + string(t)}}
+// authRequest returns the request that sends the token: a CHECK, which asks whether a key is set.
+func (t Token) authRequest() *request {
+	return &request{query: queryCheck, keys: []string{tokenKeyPrefix + string(t)}}
 }
 
-// matches reports whether r sends this token. It resists timing attacks.
+// matches reports whether r is t.authRequest. The comparison resists timing attacks.
 func (t Token) matches(r *request) bool {
 	if r.query != queryCheck || len(r.keys) != 1 {
 		return false
 	}
 
 	received := []byte(r.keys[0])
-	expected := []byte(tokenKey + string(t))
+	expected := []byte(tokenKeyPrefix + string(t))
 	return subtle.ConstantTimeCompare(received, expected) == 1
 }
 

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// userKey returns a key as it is sent to the server. PyTorch's clients add the slash, too.
+// userKey adds the slash with which PyTorch's clients, too, send each key.
 func userKey(key string) string { return "/" + key }
 
-// fullKeys returns keys as they are sent: with prefix "run5/", the key "a" becomes "/run5/a".
+// fullKeys returns the keys to send. With the client's prefix "run5/", "a" becomes "/run5/a".
 func (c *Client) fullKeys(keys ...string) []string {
 	full := make([]string, len(keys))
 	for i, key := range keys {
@@ -19,7 +19,7 @@ func (c *Client) fullKeys(keys ...string) []string {
 	return full
 }
 
-// call sends a request, which must have a key, and reads the reply with readReply.
+// call sends a request with at least one key and reads the reply with readReply.
 func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) error) error {
 	err := r.checkSize()
 	if err == nil {
@@ -30,28 +30,29 @@ func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) 
 }
 
 func (c *Client) callForValue(ctx context.Context, r *request) (value []byte, err error) {
-	err = c.call(ctx, r, func(d *decoder) (readErr error) {
-		d.remainingBytes = maxRequestBytes // Each reply has the full budget.
+	readValue := func(d *decoder) (readErr error) {
+		d.remainingBytes = maxRequestBytes // Earlier replies have reduced the decoder's limit.
 		value, readErr = d.readField("value", maxValueBytes)
 		return readErr
-	})
+	}
+	err = c.call(ctx, r, readValue)
 	return value, err
 }
 
-// wrapError returns nil if err is nil.
+// wrapError adds the request and the store's address to err, unless err is nil.
 func (c *Client) wrapError(r *request, err error) error {
 	if err == nil {
 		return nil
 	}
 
-	key := strings.TrimPrefix(r.keys[0], "/")
+	firstKey := strings.TrimPrefix(r.keys[0], "/")
 	others := ""
 	if len(r.keys) > 1 {
 		others = fmt.Sprintf(" and %d more keys", len(r.keys)-1)
 	}
 
 	return fmt.Errorf("sending %s for key %.100q%s to the store at %s: %w",
-		r.query, key, others, c.addr, err)
+		r.query, firstKey, others, c.addr, err)
 }
 
 // Set stores value under key and waits until the server has stored it.
@@ -59,9 +60,9 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.fullKeys(key), values: [][]byte{value}}
 	err := r.checkSize()
 	if err == nil {
-		// SET has no reply, so the reply to a PING after it confirms the SET.
-		b, readReply := appendPing(r.encode(nil))
-		err = c.roundTrip(ctx, b, readReply)
+		// SET has no reply, but the reply to a subsequent PING confirms it.
+		setAndPing, readReply := appendPing(r.encode(nil))
+		err = c.roundTrip(ctx, setAndPing, readReply)
 	}
 
 	return c.wrapError(r, err)
@@ -80,16 +81,17 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 // as 0. If the value is not a number, the server closes the connection.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	r := &request{query: queryAdd, keys: c.fullKeys(key), number: delta}
-	err = c.call(ctx, r, func(d *decoder) (readErr error) {
+	readSum := func(d *decoder) (readErr error) {
 		sum, readErr = d.readNumber()
 		return readErr
-	})
+	}
+	err = c.call(ctx, r, readSum)
 	return sum, err
 }
 
-// CompareSet replaces the value of key by desired if it equals expected, and returns the resulting
-// value. If the key is missing, CompareSet sets it only if expected is empty, and otherwise returns
-// expected.
+// CompareSet sets key to desired if the current value is expected, and returns the value of key
+// afterwards. An empty expected value also matches a missing key. For any other expected value,
+// CompareSet leaves a missing key unset and returns expected.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {
@@ -128,8 +130,8 @@ func (c *Client) waitForFullKeys(ctx context.Context, fullKeys []string) error {
 // Peek returns the value of key without waiting, and whether the key is set. If the key is not set,
 // the value is meaningless.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, isSet bool, err error) {
-	// A GET returns an empty value for a missing key. This CompareSet returns noValue instead, which
-	// is the value of no key, and never changes the store.
+	// A GET returns an empty value for a missing key, but this CompareSet returns noValue. It never
+	// changes the store. No caller stores noValue.
 	noValue := []byte("?")
 	value, err = c.CompareSet(ctx, key, noValue, noValue)
 	isSet = err == nil && string(value) != string(noValue)

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// A process claims its rank with a greeting to the job's store, and holds the claim until the
-// connection ends. If a rank is started twice by mistake, the store answers the second process that
-// the rank is taken. A probe is a greeting that only asks whether the rank is taken. PyTorch's
-// stores do not support greetings.
+// A process claims its rank by sending a greeting to the job's store. The claim lasts until the
+// connection ends. If a rank is started twice by mistake, the store rejects the second claim. A
+// probe is a greeting that only asks whether the rank is taken. PyTorch's stores do not support
+// greetings.
 
 // attemptPrefix identifies one attempt to run the job, as in "symmem/run5/0" for run ID "run5"
 // after 0 restarts.
@@ -25,8 +25,7 @@ func (w *World) attemptPrefix() string {
 	return fmt.Sprintf("symmem/%s/%d", runID, w.Restart)
 }
 
-// jobPrefix identifies the job, as in "symmem/run5/0/2" for 2 ranks. Most keys of the job begin
-// with it.
+// jobPrefix is the prefix of most keys of the job, such as "symmem/run5/0/2" for 2 ranks.
 func (w *World) jobPrefix() string { return fmt.Sprintf("%s/%d", w.attemptPrefix(), w.Size) }
 
 // jobRank identifies a rank across all jobs that share a store.
@@ -48,7 +47,7 @@ func describeProcess() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), cmp.Or(hostName(), "an unknown machine"))
 }
 
-// claimGreeting leaves KeyPrefix empty, because Connect chooses the prefix after the claim.
+// claimGreeting sets no KeyPrefix, because Connect chooses a key prefix only after the claim.
 func (w *World) claimGreeting() greeting {
 	return greeting{
 		Job: w.jobPrefix(), Rank: w.Rank, Process: processID, Description: describeProcess(),
@@ -78,16 +77,15 @@ func (e *RankTakenError) Error() string {
 const rankTakenPrefix = "the rank is taken: "
 
 const (
-	// claimTimeout limits how long a greeting is repeated, so that the server can notice the exit of
-	// the process with the claim.
+	// claimTimeout limits the attempts to claim a rank. Within this time, the server notices if the
+	// previous process of the rank has exited.
 	claimTimeout = 2 * time.Second
 
-	claimPause = 50 * time.Millisecond // mean pause before a greeting is repeated
+	claimPause = 50 * time.Millisecond // mean pause between attempts
 )
 
-// sendGreeting repeats a greeting while the rank is taken. After claimTimeout, or if ctx ends
-// during a pause, it returns a RankTakenError. isSupported reports whether the server supports
-// greetings.
+// sendGreeting repeats a greeting while the rank is taken, and returns a RankTakenError after
+// claimTimeout. isSupported reports whether the server supports greetings.
 func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
@@ -96,8 +94,8 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool,
 
 	deadline := time.Now().Add(claimTimeout)
 	for {
-		// greetingKey marks this CompareSet as a greeting. PyTorch's server finds the key missing, so
-		// it stores nothing and returns encoded.
+		// Our server recognizes a greeting by greetingKey. PyTorch's server stores nothing and returns
+		// encoded, because the key is missing.
 		answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded)
 		if err != nil {
 			return false, err
@@ -121,8 +119,8 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool,
 	}
 }
 
-// claimRank claims this rank until the returned client is closed. A process must claim its rank
-// before it changes the rank's keys.
+// claimRank claims this rank until the returned client is closed. Call it before changing the
+// rank's keys.
 func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := sendGreeting(ctx, c, w.claimGreeting())
@@ -134,10 +132,11 @@ func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	return c, nil
 }
 
-// probeTimeout includes a second for dialing and the last answer.
+// probeTimeout adds a second for dialing and for the last answer.
 const probeTimeout = claimTimeout + time.Second
 
-// checkRankNotTaken returns nil unless the store at the endpoint answers that this rank is taken.
+// checkRankNotTaken returns a RankTakenError if this rank is taken in the store at the endpoint.
+// Otherwise, even after other errors, it returns nil.
 func checkRankNotTaken(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -155,24 +154,24 @@ func checkRankNotTaken(ctx context.Context, endpoint Endpoint, w *World) error {
 	return nil
 }
 
-// sizeKey returns the key under which a rank stores its WORLD_SIZE. Unlike jobPrefix, it does not
-// contain that number, so that ranks with different numbers find each other's keys.
+// sizeKey returns the key for a rank's WORLD_SIZE. The key does not contain jobPrefix, because
+// ranks with different values of WORLD_SIZE have different prefixes.
 func (w *World) sizeKey(rank int) string {
 	return fmt.Sprintf("%s/size of %d", w.attemptPrefix(), rank)
 }
 
-// describeSizeMismatch looks for an absent rank whose WORLD_SIZE differs from this rank's. It
-// returns the end of an error message, as in "; WORLD_SIZE is 3 on rank 1, but 2 on this rank", or
-// "".
+// describeSizeMismatch finds an absent rank with a different WORLD_SIZE. It returns a suffix for an
+// error message, such as "; WORLD_SIZE is 3 on rank 1, but 2 on this rank", or "" without such a
+// rank.
 func (w *World) describeSizeMismatch(ctx context.Context, c *Client, absent []int) string {
-	// Ranks are absent only after ctx has ended, so it cannot bound the requests.
+	// This rank has waited for the absent ranks until ctx was done.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()
 	ownSize := strconv.Itoa(w.Size)
 	for _, rank := range absent {
 		size, isSet, err := c.Peek(ctx, w.sizeKey(rank))
-		isDifferent := err == nil && isSet && string(size) != ownSize
-		if isDifferent {
+		hasSize := err == nil && isSet
+		if hasSize && string(size) != ownSize {
 			return fmt.Sprintf("; WORLD_SIZE is %s on rank %d, but %s on this rank",
 				size, rank, ownSize)
 		}

@@ -9,9 +9,8 @@ import (
 )
 
 // A Client has a pool of links, its connections to the server of a store. Each call, such as Get,
-// takes an idle link or opens one. A call that is canceled during its reply closes the link,
-// because the next call would read the rest of that reply. A closing server accepts no new links
-// but still serves existing ones, so a call that cannot open a link waits for one.
+// takes an idle link or opens one. A closing server accepts no new links but serves existing ones,
+// so a call that cannot open a link waits until another call releases one.
 
 // Client accesses a store of keys and values that all ranks of a job share. It is safe for
 // concurrent use.
@@ -27,13 +26,13 @@ type Client struct {
 // linkSet is a pool of links. WithPrefix returns clients with the same linkSet.
 type linkSet struct {
 	// These fields do not change.
-	addr            string                               // address of the store, for errors
-	dial            func(context.Context) (*link, error) // opens a link
-	serverRankPlus1 int                                  // see ServedBy
+	addr       string                               // address of the store, for errors
+	dial       func(context.Context) (*link, error) // opens a link
+	serverRank int                                  // result of ServedBy
 
 	mu        sync.Mutex     // guards the fields below
 	links     map[*link]bool // set of all open links
-	idleLinks []*link        // links that no call uses
+	idleLinks []*link        // at most maxIdleLinks links that no call uses
 	released  chan struct{}  // closed when a call releases its link; nil if no call waits
 	isClosed  bool
 	onClose   func() error // called by the first Close; may be nil
@@ -43,10 +42,14 @@ const maxIdleLinks = 4
 
 // ServedBy returns the rank that serves the store. It returns -1 if this process serves the store,
 // or if a launcher or PyTorch does.
-func (c *linkSet) ServedBy() int { return c.serverRankPlus1 - 1 }
+func (c *linkSet) ServedBy() int { return c.serverRank }
+
+const noServerRank = -1
 
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
-	return &Client{linkSet: &linkSet{addr: addr, dial: dial, links: map[*link]bool{}}}
+	return &Client{linkSet: &linkSet{
+		addr: addr, dial: dial, serverRank: noServerRank, links: map[*link]bool{},
+	}}
 }
 
 // WithPrefix returns a client that shares c's links and adds prefix and a slash to every key.
@@ -86,8 +89,11 @@ func (c *linkSet) Close() error {
 	return errors.Join(errs...)
 }
 
-// roundTrip performs link.exchange on a link of the pool.
-func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decoder) error) error {
+// roundTrip takes a link from the pool, sends encoded requests, and reads the replies with
+// readReply.
+func (c *linkSet) roundTrip(
+	ctx context.Context, requests []byte, readReply func(*decoder) error,
+) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	l, err := c.acquireLink(ctx)
@@ -95,11 +101,11 @@ func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decod
 		return err
 	}
 
-	err = l.exchange(ctx, b, readReply)
+	err = l.exchange(ctx, requests, readReply)
 	return c.releaseLink(l, err)
 }
 
-// The caller of acquireLink must call releaseLink.
+// acquireLink takes, opens or awaits a link. The caller must call releaseLink.
 func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -112,17 +118,17 @@ func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 
 	l, err = c.openLink(ctx)
 	if errors.Is(err, ErrLost) {
-		return c.awaitLink(ctx, err) // A closing server may still serve existing links.
+		return c.awaitLink(ctx, err)
 	}
 
 	return l, err
 }
 
-// maxLinkWait is longer than most calls take.
+// maxLinkWait limits the wait for a link. Most calls release theirs sooner.
 const maxLinkWait = time.Second
 
-// awaitLink waits up to maxLinkWait for a link that another call releases. If there is none, it
-// returns dialErr, the error of openLink.
+// awaitLink waits until another call releases a link. It returns dialErr, the error of openLink, if
+// there are no links or after maxLinkWait.
 func (c *linkSet) awaitLink(ctx context.Context, dialErr error) (*link, error) {
 	timeout := time.After(maxLinkWait)
 	for {
@@ -148,8 +154,8 @@ func (c *linkSet) awaitLink(ctx context.Context, dialErr error) (*link, error) {
 	}
 }
 
-// takeIdle returns an idle link. If all links are in use, it returns a channel that is closed when
-// one is released. If there are no links, both are nil.
+// takeIdle returns an idle link. If all links are in use, it instead returns a channel that is
+// closed when a call releases a link. If there are no links, it returns neither.
 func (c *linkSet) takeIdle() (l *link, released <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,7 +196,8 @@ func (c *linkSet) openLink(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// explainDialError adds ErrLost to a transient error of dial. If ctx is done, it returns its cause.
+// explainDialError returns the cause of ctx if ctx is done. Otherwise, it adds ErrLost to a
+// transient error of dial.
 func explainDialError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -216,7 +223,7 @@ func (c *linkSet) addLink(l *link) (isAdded bool) {
 }
 
 // releaseLink makes a link idle or closes it. It returns callErr, the error of the call that used
-// the link, or ErrClosed if Close has interrupted this call.
+// the link, or ErrClosed if Close has interrupted that call.
 func (c *linkSet) releaseLink(l *link, callErr error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,16 +232,16 @@ func (c *linkSet) releaseLink(l *link, callErr error) error {
 		c.released = nil
 	}
 
-	isReusable := !l.isIncomplete && !c.isClosed
-	if isReusable && len(c.idleLinks) < maxIdleLinks {
+	canReuse := !l.isIncomplete && !c.isClosed
+	if canReuse && len(c.idleLinks) < maxIdleLinks {
 		c.idleLinks = append(c.idleLinks, l)
 		return callErr
 	}
 
 	delete(c.links, l)
 	l.conn.Close()
-	isInterrupted := l.isIncomplete && c.isClosed
-	if isInterrupted {
+	wasInterrupted := l.isIncomplete && c.isClosed
+	if wasInterrupted {
 		return ErrClosed
 	}
 

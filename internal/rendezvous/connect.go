@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Ranks that call Connect together form a world, and each gets a Member. A rank that leaves a world
-// and calls Connect again early may reach the store of the old world, which rank 0 is closing. It
-// then loses the connection, and retries until rank 0 serves the next store.
+// Ranks that call Connect together form a world, and each gets a Member. A rank may call Connect
+// again while rank 0 still closes the store of the previous world. This rank then loses the
+// connection to the old store, and retries until rank 0 serves a new one.
 
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
@@ -39,11 +39,11 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // client of the job's store and a Member. The caller must close the Member, which also closes the
 // client.
 //
-// It returns an AbsentError if some ranks do not call Connect before ctx is canceled. If ctx has no
-// deadline, it waits up to DefaultTimeout.
+// Connect returns an AbsentError if some ranks do not call it before ctx is done, or within
+// DefaultTimeout if ctx has no deadline.
 //
-// The n-th calls of all ranks form a world. After an error, all ranks should leave and restart with
-// a different World.Restart.
+// If each rank calls Connect twice, the job has two worlds. After an error, all ranks should leave
+// and restart with a different World.Restart.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.describeProblem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -73,30 +73,30 @@ func connect(ctx context.Context, w World) (*Member, error) {
 	}
 
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx) // This rank is late, so it must not blame others.
+		return nil, context.Cause(ctx) // not an AbsentError, because this rank itself is late
 	}
 
 	var losses storeLosses
 	connectToWorld := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
 	m, err := callWithRetries(ctx, connectToWorld, losses.shouldRetry)
-	isServedByRank0 := w.Route.Kind == RouteServe && w.Rank != 0
+	usesStoreOfRank0 := w.Route.Kind == RouteServe && w.Rank != 0
 	hasTimedOut := ctx.Err() != nil
-	if isServedByRank0 && losses.hasAny && hasTimedOut {
+	if usesStoreOfRank0 && losses.hasLostStore && hasTimedOut {
 		err = explainLostStore(err, &w)
 	}
 
 	return m, err
 }
 
-// storeLosses counts how often calls of connectOnce have lost the store.
+// storeLosses records how calls of connectOnce have lost the store.
 type storeLosses struct {
-	hasAny          bool
+	hasLostStore    bool
 	earlyCloseCount int // number of errors that were errClosedEarly
 }
 
-// maxEarlyCloses limits the retries after errClosedEarly: the store has closed the connection
-// before it accepted the token. A store that shuts down does this about once, but a store with
-// another token does it always.
+// maxEarlyCloses limits the retries after errClosedEarly, which means that the server closed the
+// connection before it accepted the token. A server that shuts down does this about once, and a
+// server with a different token does it every time.
 const maxEarlyCloses = 3
 
 // shouldRetry records err, the error of connectOnce, and reports whether to try again.
@@ -104,7 +104,7 @@ func (s *storeLosses) shouldRetry(err error) bool {
 	isLost := errors.Is(err, ErrLost)
 	isClosedEarly := errors.Is(err, errClosedEarly)
 	if isLost || isClosedEarly {
-		s.hasAny = true
+		s.hasLostStore = true
 	}
 
 	if isClosedEarly {
@@ -115,19 +115,10 @@ func (s *storeLosses) shouldRetry(err error) bool {
 	return isLost || mayBeClosing
 }
 
-// explainLostStore returns the error of a rank that has lost rank 0's store and then timed out with
-// err. If err is about the store or rank 0, it returns an AbsentError for rank 0, otherwise err.
+// explainLostStore replaces the error of a rank that lost rank 0's store and then timed out. It
+// returns an AbsentError for rank 0, or err if err is about other ranks.
 func explainLostStore(err error, w *World) error {
-	if errors.As(err, new(*EndedError)) {
-		return err // already names the rank
-	}
-
-	isAboutRank0 := errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)
-	if absent, isAbsent := errors.AsType[*AbsentError](err); isAbsent {
-		isAboutRank0 = slices.Equal(absent.Ranks, []int{0})
-	}
-
-	if !isAboutRank0 {
+	if !shouldBlameRank0(err) {
 		return err
 	}
 
@@ -135,6 +126,18 @@ func explainLostStore(err error, w *World) error {
 	end := &EndedError{Rank: 0, Description: storeRankEnded + " or left"}
 	reason := fmt.Errorf("%w: %w", end, err)
 	return &AbsentError{Ranks: []int{0}, Size: w.Size, Err: reason}
+}
+
+func shouldBlameRank0(err error) bool {
+	if errors.As(err, new(*EndedError)) {
+		return false // The error already names the rank that has ended.
+	}
+
+	if absent, isAbsent := errors.AsType[*AbsentError](err); isAbsent {
+		return slices.Equal(absent.Ranks, []int{0})
+	}
+
+	return errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)
 }
 
 // connectOnce opens the store and joins the world, without retries.
@@ -160,16 +163,16 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 // leaveKeysOf returns the keys that the other ranks set when they leave m's world.
 func leaveKeysOf(m *Member) []string {
 	keys := m.otherRanksKeys(leftKey)
-	for i := range keys {
-		keys[i] = m.keyPrefix + "/" + keys[i]
+	for i, key := range keys {
+		keys[i] = m.keyPrefix + "/" + key
 	}
 
 	return keys
 }
 
-// listenAddress returns the address at which rank 0 listens. It drops the host of a TCP address,
-// unless it is a loopback address, because the host name may belong to none of the network
-// interfaces, as in Kubernetes.
+// listenAddress returns the address at which rank 0 listens. For TCP, rank 0 listens on all
+// interfaces unless the host is a loopback address. In Kubernetes, for example, the address of the
+// host name may not belong to an interface.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -185,9 +188,6 @@ func listenAddress(address string) string {
 	return net.JoinHostPort("", port)
 }
 
-// closeTimeout limits how long Member.Close waits for other ranks.
-const closeTimeout = 30 * time.Second
-
-// lateRequestTimeout limits requests after the caller's deadline. A running store answers much
-// sooner.
+// lateRequestTimeout limits requests that are sent after the caller's context is done. A running
+// store answers much sooner.
 const lateRequestTimeout = 2 * time.Second

@@ -11,9 +11,10 @@ import (
 // decoder reads the requests and replies of the store's protocol. It does not trust the peer: it
 // rejects lengths above the protocol's limits, and allocates large buffers only as bytes arrive.
 type decoder struct {
-	r              *bufio.Reader
-	peer           string // address of the other side, for errors
-	remainingBytes int    // budget for the keys and values of the current message
+	r    *bufio.Reader
+	peer string // address of the other side, for errors
+	// remainingBytes limits the rest of the current message: keys, values and their lengths.
+	remainingBytes int
 }
 
 func newDecoder(r io.Reader, peer string) *decoder {
@@ -25,8 +26,8 @@ func (d *decoder) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", d.peer, ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// readRequest reads a request whose keys and values have at most maxBytes in total. It returns
-// io.EOF if the connection was closed between two requests.
+// readRequest reads a request. Its keys and values, with their lengths, may have maxBytes in total.
+// If the connection was closed between two requests, readRequest returns io.EOF.
 func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	queryByte, err := d.r.ReadByte()
 	if err != nil {
@@ -141,7 +142,7 @@ func (d *decoder) readField(kind string, limit uint64) ([]byte, error) {
 		return nil, err
 	}
 
-	const lengthBytes = 8 // Counting the length bounds the number of empty fields, too.
+	const lengthBytes = 8 // counted, because empty fields use memory, too
 	d.remainingBytes -= int(n) + lengthBytes
 	if d.remainingBytes < 0 {
 		return nil, d.errorf("the request is too long")
@@ -151,8 +152,8 @@ func (d *decoder) readField(kind string, limit uint64) ([]byte, error) {
 }
 
 func (d *decoder) readBytes(n int64) ([]byte, error) {
-	const maxPrealloc = 64 << 10 // bytes to allocate before they arrive
-	if n <= maxPrealloc {
+	const maxTrustedBytes = 64 << 10 // allocated before they arrive
+	if n <= maxTrustedBytes {
 		b := make([]byte, n)
 		_, err := io.ReadFull(d.r, b)
 		return b, unexpectedEOF(err)

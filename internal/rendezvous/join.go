@@ -46,7 +46,7 @@ func (m *Member) dialRankZero(ctx context.Context) error {
 		return err
 	}
 
-	client.serverRankPlus1 = 1 // The server's rank is 0.
+	client.serverRank = 0
 	m.client = client
 	return nil
 }

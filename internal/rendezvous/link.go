@@ -161,7 +161,7 @@ func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 
 // authenticate returns ErrToken if the server requires a different token.
 func (l *link) authenticate(ctx context.Context, token Token) error {
-	return l.exchange(ctx, token.query().encode(nil), readTokenReply)
+	return l.exchange(ctx, token.authRequest().encode(nil), readTokenReply)
 }
 
 func readTokenReply(d *decoder) error {

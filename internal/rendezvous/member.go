@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"time"
 )
 
 // Member represents this rank in a world, the set of ranks that called Connect together. It is safe
@@ -34,7 +35,10 @@ func joinedKey(rank int) string { return "joined/" + strconv.Itoa(rank) }
 
 func leftKey(rank int) string { return "left/" + strconv.Itoa(rank) }
 
-// Close is Leave without a reason, with a timeout of closeTimeout.
+// closeTimeout limits how long Close waits for other ranks.
+const closeTimeout = 30 * time.Second
+
+// Close is Leave without a reason, with a timeout of 30 s.
 func (m *Member) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -30,7 +30,7 @@ const (
 	// flushTimeout limits the time for writing the last replies.
 	flushTimeout = time.Second
 	// maxAuthBytes limits a request of the handshake. 64 bytes are enough for all except its key.
-	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
+	maxAuthBytes = len(tokenKeyPrefix) + maxTokenBytes + 64
 )
 
 var (
