@@ -12,7 +12,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// If rank 0 waits for rank 1, which waits for rank 2, the warning of rank 0 mentions both waits.
+// If rank 0 waits for rank 1, and rank 1 for rank 2, the warning of rank 0 mentions both waits.
 func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer store.Close()
@@ -60,14 +60,14 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 	}
 }
 
-// The error of a timeout lists the ranks at the ends of all chains of waits that begin at rank 1.
-// For a cycle of ranks, it lists the ranks that rank 1 waits for.
+// A timeout of rank 1 blames the ranks at the ends of all chains of waits. If the chains only form
+// cycles, it blames the ranks that rank 1 waits for.
 func TestBlockers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		awaited []int         // ranks that rank 1 waits for
 		waits   map[int][]int // ranks that each other rank waits for
-		want    []int         // ranks in the error
+		want    []int         // ranks that the error blames
 	}{
 		"a rank that waits for no other": {
 			awaited: []int{3}, waits: nil, want: []int{3},
@@ -108,7 +108,7 @@ func TestBlockers(t *testing.T) {
 				}
 
 				if waits := c.waits[rank]; len(waits) > 0 {
-					listOfRank.Blockers(waits) // called because it stores waits for rank 1
+					_ = listOfRank.Blockers(waits) // stores waits, which rank 1 reads
 				}
 			}
 

@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// The error of a wait that times out blames the ranks that did not arrive. If the wait began so
-// late that they had no time to arrive, the error instead says that this rank began late. The
-// overrun, the delay until a process notices its deadline, does not count as time to arrive.
+// The error of a wait that times out blames the ranks that did not arrive. If the wait began
+// shortly before its deadline, the error instead says that this rank began late. The overrun, the
+// delay until a process notices its deadline, does not count as time to arrive.
 //
 // Errors contain world ranks, numbers in the whole job. A group rank is an index of
 // GroupConfig.Ranks.
@@ -19,20 +19,20 @@ import (
 // waited only for this rank, arrive sooner.
 const minWait = 10 * time.Millisecond
 
-// isTooShort reports whether other ranks had too little time to arrive. A wait of the group's whole
-// timeout is long enough, even if it is less than minWait.
+// isTooShort reports whether other ranks had too little time to arrive. A group's timeout may be
+// less than minWait, and a wait of the whole timeout is long enough.
 func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
-	longEnough := minWait
+	enough := minWait
 	if group.Timeout != nil {
 		halfTimeout := group.Timeout.Get() / 2 // half, because waited is not exact
-		longEnough = min(longEnough, halfTimeout)
+		enough = min(enough, halfTimeout)
 	}
 
-	return waited < longEnough
+	return waited < enough
 }
 
 // NoteDeadline records whether the deadline of ctx, the context of the wait, has passed, and the
-// overrun. err is a previous result of ctx.Err, because the caller relies on the same result.
+// overrun. err is the result of ctx.Err on which the caller acts. A new call could return another.
 func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
 	w.DeadlinePassed = errors.Is(err, context.DeadlineExceeded)
 	if !w.DeadlinePassed {
@@ -44,7 +44,7 @@ func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
 	}
 }
 
-// newTimeoutError blames no rank.
+// newTimeoutError returns an error that blames no rank.
 func newTimeoutError(
 	callText string, waited time.Duration, group driver.GroupConfig,
 ) *driver.TimeoutError {
@@ -60,7 +60,7 @@ func lateStartError(
 	callText string, waited time.Duration, group driver.GroupConfig,
 ) *driver.TimeoutError {
 	err := newTimeoutError(callText, waited, group)
-	// The rank is -1 in a group that this rank is not a member of.
+	// group.Rank is -1 if this rank is not a member.
 	isMember := group.Rank >= 0 && group.Rank < len(group.Ranks)
 	if isMember {
 		ownWorldRank := group.Ranks[group.Rank]
@@ -70,9 +70,9 @@ func lateStartError(
 	return err
 }
 
-// Fetch calls request, which asks a group rank to share its memory, and returns its error. If the
-// rank does not answer before the deadline of ctx, the plane fails with the result of
-// UnansweredError.
+// Fetch calls request, which asks a group rank to share its memory, and returns the error of
+// request. If the rank does not answer before the deadline of ctx, the plane fails with the result
+// of UnansweredError.
 func Fetch(
 	ctx context.Context, p Plane, group *driver.GroupConfig, rank int, callText string,
 	request func() error,
@@ -81,7 +81,7 @@ func Fetch(
 	endNote := noteFetch(p, rank)
 	err := request()
 	if errors.Is(err, context.DeadlineExceeded) {
-		// The note remains, so that ranks that wait for this one continue to blame both.
+		// Without endNote, errors of ranks that wait for this rank continue to blame both ranks.
 		return p.Fail(UnansweredError(ctx, *group, rank, callText, begin))
 	}
 

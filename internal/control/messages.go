@@ -11,8 +11,8 @@ import (
 // Messages are numbered from 1 for each sender, receiver and tag. For example, the second Recv from
 // rank 0 with tag 5 receives the second Send of rank 0 to this rank with tag 5.
 //
-// The segment of a call is the number of collectives that the rank called before. In strict groups,
-// a Send and its Recv must have the same segment.
+// The segment of a Send or Recv is the number of collectives that its rank called before. In strict
+// groups, a Send and its Recv must have the same segment.
 
 // Messages is an optional interface of a Plane that numbers messages and diagnoses missing ones.
 // Only planes on one machine implement it. In strict groups, their Compare also compares counts of
@@ -25,9 +25,9 @@ type Messages interface {
 	// from peer, a group rank or AnySource, may never arrive, and otherwise nil. It also warns of late
 	// ranks. since is the start of the wait.
 	DiagnoseMessage(peer int, since time.Time, callText func() string) error
-	// HasCalledMore reports whether the peer, or every other rank for AnySource, has called more than
-	// the given number of collectives. This rank can then read all messages that the peer announced
-	// before those collectives.
+	// HasCalledMore reports whether the peer has called more than the given number of collectives.
+	// This rank can then read all messages that the peer announced before those collectives. For
+	// AnySource, HasCalledMore considers all other ranks and reports whether each has.
 	HasCalledMore(peer int, collectives uint64) bool
 	// IsLost reports whether the peer's process exited before the peer left the group.
 	IsLost(peer int) bool
@@ -41,8 +41,8 @@ type Message struct {
 	After uint64
 }
 
-// MessageSegment returns the segment of a Send or Recv with the given Message.After. All are in
-// segment 0 if the group is not strict.
+// MessageSegment returns the segment of a Send or Recv with the given Message.After, or 0 if the
+// group is not strict.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -78,11 +78,12 @@ type MessageEnd struct {
 	Digest uint64          // hash of the call
 	After  uint64          // Message.After
 	Bytes  uint64          // size of the message
-	Type   driver.DataType // of elements; 0 for both ends if one end is unknown
+	Type   driver.DataType // of elements; 0 on both ends if the type of one is unknown
 }
 
-// CompareEnds returns an error if the Send of a message, from the group rank source, does not match
-// its Recv, call. If compareCalls is false, it ignores types and digests.
+// CompareEnds returns an error if the ends of a message do not match. call is the Recv, source is
+// the group rank that sent the message, and number is its Message.Number. CompareEnds ignores types
+// and digests unless compareCalls is true.
 func CompareEnds(
 	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
 	compareCalls bool,
@@ -118,9 +119,9 @@ type AwaitedRecv struct {
 	Number uint64 // Message.Number, or 0 if unknown
 }
 
-// UnmatchedError returns an error about the unmatched messages of a rank when a group ends, or nil
-// if there are none: messages to this rank without a Recv (unreceived), its Recvs without a message
-// (awaited), and its messages that other ranks have not received (unreceivedByPeers).
+// UnmatchedError returns an error about unmatched messages when a group ends, or nil if there are
+// none. unreceived are the messages to this rank without a Recv, awaited are this rank's Recvs
+// without a message, and unreceivedByPeers are this rank's messages that peers have not received.
 func UnmatchedError(
 	g *driver.GroupConfig, unreceived []message.Arrival, awaited []AwaitedRecv,
 	unreceivedByPeers []driver.MessageEnds,

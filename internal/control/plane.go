@@ -40,20 +40,21 @@ type Plane interface {
 	// Await waits until w.Done returns true. Each rank must submit w.Ticket within the device's
 	// timeout. When all ranks have submitted it, only ctx bounds the wait.
 	//
-	// If a peer fails before it submits the ticket, the wait ends at once. If it fails afterwards,
-	// the wait continues for Grace, because the work can usually still complete.
+	// If a peer fails before it submits the ticket, Await returns at once. If the peer fails
+	// afterwards, Await continues to wait for Grace, because the work can usually still complete.
 	//
 	// If ctx is done first, Await returns its cause and the plane stays open. Any other error makes
 	// the plane fail: a RankLostError, TimeoutError, DeadlockError or ErrFault of package driver, or
 	// the plane's Cause.
 	Await(ctx context.Context, w Wait) error
-	// Diagnose returns the error with which an Await since the given time would end now, or nil. If a
-	// peer failed after submitting the ticket, it returns nil. It does not make the plane fail.
+	// Diagnose returns the error with which an Await that began at since would end now, or nil. It
+	// returns nil if a peer failed after submitting the ticket. It does not make the plane fail.
 	Diagnose(w Wait, since time.Time) error
 	// PeerFailed reports whether a peer has failed or is lost, or whether this plane is closed.
 	PeerFailed() bool
-	// PeerFault explains a PeerFailed that returned true. It returns a RankLostError, PeerError or
-	// DeadlockError about peers that were lost, failed or left, or ErrClosed if this plane is closed.
+	// PeerFault explains why PeerFailed returned true. It returns ErrClosed if this plane is closed,
+	// and otherwise a RankLostError, PeerError or DeadlockError about peers that were lost, failed or
+	// left.
 	PeerFault(callText string) error
 	// Fail makes the plane fail with err, unless it has already failed. The waits of peers then end
 	// with ErrFault. Fail always returns err, as a driver.Fault.
@@ -67,10 +68,10 @@ type Plane interface {
 	Abort(cause error)
 	// Withdraw revokes this rank's tickets, except those that all peers are known to have submitted,
 	// and reports whether it has revoked any. A peer that submits a revoked ticket later gets an
-	// error instead of waiting forever. Afterwards, only Close can be called.
+	// error instead of waiting forever. After Withdraw, only Close can be called.
 	//
 	// A plane between machines first asks the peers for their tickets, which takes up to 3 s if a
-	// process is stopped. During the call, Submit announces no tickets.
+	// process is stopped. During Withdraw, Submit announces no tickets.
 	Withdraw() bool
 	// Close ends this rank's waits, notifies the peers, and leaves the group.
 	Close() error
@@ -87,15 +88,15 @@ type Wait struct {
 	Done func() bool
 	// CountsText returns the text for TimeoutError.Counts. It may be nil.
 	CountsText func() string
-	// FindFault, if not nil, looks for a more precise error than that a peer has failed.
+	// FindFault, if not nil, looks for an error that is more precise than ErrFault.
 	FindFault func() error
 }
 
 // IsDone reports whether the work is known to have completed.
 func (w *Wait) IsDone() bool { return w.Done != nil && w.Done() }
 
-// AddDetails returns the error to report for err, the error of a wait. It adds counts to a
-// TimeoutError, and replaces an ErrFault by any error of FindFault.
+// AddDetails adds details to err, the error of a wait. It sets the Counts of a TimeoutError, and
+// replaces an ErrFault by any error of FindFault.
 func (w *Wait) AddDetails(err error) error {
 	timeout, isTimeout := errors.AsType[*driver.TimeoutError](err)
 	if isTimeout && w.CountsText != nil {
