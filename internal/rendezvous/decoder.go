@@ -65,8 +65,8 @@ func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 		}
 	}
 
-	keyCount := uint64(format.keyCount)
-	if format.hasCount {
+	keyCount := uint64(format.fixedKeys)
+	if format.hasKeyCount {
 		keyCount, err = d.readLength("number of keys", maxKeys)
 		if err != nil {
 			return err
@@ -74,7 +74,7 @@ func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 	}
 
 	for range keyCount {
-		if err := d.readEntry(r, format.valueCount); err != nil {
+		if err := d.readEntry(r, format.valuesPerKey); err != nil {
 			return err
 		}
 	}
@@ -87,14 +87,14 @@ func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 }
 
 // readEntry appends a key and its values to r.
-func (d *decoder) readEntry(r *request, valueCount int) error {
+func (d *decoder) readEntry(r *request, valuesPerKey int) error {
 	key, err := d.readField("key", maxKeyBytes)
 	if err != nil {
 		return err
 	}
 
 	r.keys = append(r.keys, string(key))
-	for range valueCount {
+	for range valuesPerKey {
 		value, err := d.readField("value", maxValueBytes)
 		if err != nil {
 			return err

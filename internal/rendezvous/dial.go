@@ -27,7 +27,7 @@ func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
 
-// dial is Dial for a store whose process must belong to the user uid if it uses a Unix socket.
+// dial is Dial, except that the server of a Unix socket must belong to the user uid.
 func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	network, addr, err := splitAddress(endpoint.Address)
 	if err != nil {
@@ -47,14 +47,14 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	}
 
 	c := newClient(endpoint.Address, d.openAnother)
-	c.addLink(firstLink)
+	c.addLink(firstLink) // succeeds, because c is open
 	err = c.releaseLink(firstLink, nil)
 	return c, err
 }
 
 type dialer struct {
 	endpoint      Endpoint
-	network, addr string // endpoint.Address, for package net
+	network, addr string // arguments of net.Dial for endpoint.Address
 	uid           uint32 // required user of the process that serves a Unix socket
 }
 
@@ -76,15 +76,14 @@ func (d *dialer) openOnce(ctx context.Context) (*link, error) {
 
 // openFirst opens a connection to a store that may not exist yet.
 func (d *dialer) openFirst(ctx context.Context) (*link, error) {
-	wasLost := false // The store has ended during an attempt.
-	l, err := callWithRetries(ctx, d.openOnce, func(err error) bool {
-		if errors.Is(err, ErrLost) {
-			wasLost = true
-		}
-
+	wasLost := false // whether the store has ended during an attempt
+	shouldRetry := func(err error) bool {
+		wasLost = wasLost || errors.Is(err, ErrLost)
 		return isTransient(err)
-	})
-	if err != nil && wasLost && !errors.Is(err, ErrLost) {
+	}
+	l, err := callWithRetries(ctx, d.openOnce, shouldRetry)
+	mentionsLoss := errors.Is(err, ErrLost)
+	if err != nil && wasLost && !mentionsLoss {
 		err = fmt.Errorf("%w; an earlier attempt: %w", err, ErrLost)
 	}
 
@@ -94,7 +93,7 @@ func (d *dialer) openFirst(ctx context.Context) (*link, error) {
 // openAnother opens a further connection. It retries only if the server may be overloaded.
 func (d *dialer) openAnother(ctx context.Context) (*link, error) {
 	closeCount := 0
-	return callWithRetries(ctx, d.openOnce, func(err error) bool {
+	shouldRetry := func(err error) bool {
 		if isClosed(err) {
 			// The server closes connections if too many clients have not sent the token yet.
 			closeCount++
@@ -102,21 +101,23 @@ func (d *dialer) openAnother(ctx context.Context) (*link, error) {
 		}
 
 		return isBusy(err)
-	})
+	}
+	return callWithRetries(ctx, d.openOnce, shouldRetry)
 }
 
-// isTransient reports whether another attempt may succeed after err. It cannot if another program
-// or user serves the address, or if the server has refused the token.
+// isTransient reports whether another attempt may succeed after err.
 func isTransient(err error) bool {
-	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
-		!errors.As(err, new(*PeerError))
+	isOtherProgram := errors.Is(err, ErrProtocol)
+	isTokenRefused := errors.Is(err, ErrToken)
+	isOtherUser := errors.As(err, new(*PeerError))
+	return !isOtherProgram && !isTokenRefused && !isOtherUser
 }
 
 // isBusy reports whether the accept queue of a Unix socket is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// callWithRetries repeats call, after a pause, until it succeeds or shouldRetry returns false for
-// its error. If ctx is done during a pause, it returns the cause of ctx and the last error.
+// callWithRetries repeats call, with pauses, until call succeeds or shouldRetry returns false. If
+// ctx is done during a pause, callWithRetries returns the cause of ctx and the last error.
 func callWithRetries[T any](
 	ctx context.Context,
 	call func(context.Context) (*T, error),

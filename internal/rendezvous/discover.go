@@ -76,7 +76,7 @@ func (e *environment) number(name string) (int, error) {
 type launcherVariables struct {
 	source Source
 	names  [4]string // for rank, size, local rank and local size, in this order
-	advice string    // added to the error message if only some are set
+	advice string    // added to the error message if only some variables are set
 }
 
 // Discover tries the launchers in this order.
@@ -102,8 +102,8 @@ var launchers = []launcherVariables{
 	},
 }
 
-// discoverRanks returns this process's World without a route. It uses the options, or else the
-// variables of a launcher, or else assumes a single rank.
+// discoverRanks returns this process's World without a route. Options take precedence over the
+// variables of a launcher. Without either, the World has a single rank.
 func discoverRanks(lookup func(string) (string, bool), o Options) (World, error) {
 	hasRank := o.Rank != 0 || o.Size != 0
 	hasLocalRank := o.LocalRank != 0 || o.LocalSize != 0
@@ -122,7 +122,7 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 		}
 	}
 
-	// Slurm comes last, because it may have started the launcher that started this process.
+	// Slurm comes last, because a task of Slurm may itself be a launcher such as torchrun.
 	if isSlurmTask {
 		return worldFromSlurm(slurmEnvironment)
 	}
@@ -163,8 +163,7 @@ func (l *launcherVariables) readRanks(
 		return World{}, false, nil
 	}
 
-	// Slurm's srun, too, sets MPICH's variables for rank and size, but not those for local rank and
-	// size.
+	// Slurm may also set PMI_RANK and PMI_SIZE, but not MPICH's local rank and size.
 	isSetBySlurm := l.source == SourceMPICH && isSlurmTask && !isLocalSet
 	if isSetBySlurm {
 		return World{}, false, nil
@@ -174,7 +173,7 @@ func (l *launcherVariables) readRanks(
 		return World{}, false, e.errorf("only some of the variables are set; %s", l.advice)
 	}
 
-	// With a new environment, errors list each variable once.
+	// countSet has recorded the variables in e. A new environment avoids duplicates in errors.
 	w, err = l.parseWorld(&environment{lookup: e.lookup, source: l.source})
 	return w, true, err
 }
@@ -195,7 +194,7 @@ func (l *launcherVariables) countSet(e *environment) (setCount int, isLocalSet b
 	return setCount, isLocalSet
 }
 
-// parseWorld is readRanks if all of the launcher's variables are set.
+// parseWorld requires that all of the launcher's variables are set.
 func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	w := World{Source: l.source}
 	fields := [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} // in the order of l.names
@@ -230,7 +229,7 @@ func readJobName(e *environment, w *World) (err error) {
 			w.RunID = e.value("OMPI_MCA_ess_base_jobid")
 		}
 	case SourceLaunch, SourceOptions, SourceMPICH, SourceSlurm, SourceOneProcess:
-		// MPICH has no such variables, and the other sources are not in launchers.
+		// MPICH has no such variables. The other sources do not occur in the list of launchers.
 	}
 
 	return err

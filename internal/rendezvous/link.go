@@ -15,8 +15,8 @@ import (
 // link is a connection of a Client to the server. One call at a time uses it for an exchange: the
 // call sends a request and reads the reply.
 //
-// A link must be closed if an exchange is canceled during the reply, because the next call would
-// read the rest of that reply. A WAIT is an exception: after it is canceled, the call sends
+// If an exchange is canceled during the reply, the link must be closed, because the next call would
+// read the rest of that reply. Only a WAIT can be canceled without closing the link: the call sends
 // CANCEL_WAIT and reads all replies.
 type link struct {
 	conn    net.Conn
@@ -24,9 +24,9 @@ type link struct {
 	tail    *tailReader // keeps the last bytes that decoder has read from conn
 
 	isIncomplete bool // The reply to a request has not been read completely.
-	// isAuthenticated is false after a handshake without a token, until the first reply shows that
-	// the server requires none.
-	isAuthenticated bool
+	// mayNeedToken is true after a handshake without a token, until the first reply shows that the
+	// server requires none.
+	mayNeedToken bool
 }
 
 // pastDeadline makes all I/O of a connection return immediately.
@@ -50,21 +50,23 @@ func (l *link) failIOAfter(ctx context.Context) (stop func()) {
 	}
 }
 
-// exchange sends the encoded requests in b and reads the replies with readReply. It returns the
-// cause of ctx if ctx is done first, or ErrLost if the connection has ended.
-func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) error) error {
+// exchange sends encoded requests and reads the replies with readReply. It returns the cause of ctx
+// if ctx is done first, or ErrLost if the connection has ended.
+func (l *link) exchange(
+	ctx context.Context, requests []byte, readReply func(*decoder) error,
+) error {
 	stop := l.failIOAfter(ctx)
 	defer stop()
 	wasIncomplete := l.isIncomplete
 	l.isIncomplete = true
-	written, err := l.conn.Write(b)
+	written, err := l.conn.Write(requests)
 	if err == nil {
 		err = readReply(l.decoder)
 	}
 
 	if err == nil {
 		l.isIncomplete = false
-		l.isAuthenticated = true
+		l.mayNeedToken = false
 		return nil
 	}
 
@@ -83,23 +85,27 @@ func (l *link) explainError(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 
-	// The mark of a closing store, which it sends without a request, looks like a wrong reply.
 	isProtocolError := errors.Is(err, ErrProtocol)
-	mayHaveMark := isClosed(err) || isProtocolError
+	if isClosed(err) || isProtocolError {
+		// A closing store sends a mark without a request, so the mark looks like a wrong reply.
+		hasMark := l.drainToClosingMark()
+		if hasMark {
+			return fmt.Errorf("%w: %w", ErrLost, errLeft)
+		}
+	}
+
 	switch {
-	case mayHaveMark && l.drainToClosingMark():
-		return fmt.Errorf("%w: %w", ErrLost, errLeft)
 	case isProtocolError || errors.Is(err, ErrToken):
 		return err
-	case isClosed(err) && !l.isAuthenticated:
+	case isClosed(err) && l.mayNeedToken:
 		return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
 	}
 
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// errClosedEarly means that the server closed a connection before authentication: it requires a
-// different token or is shutting down.
+// errClosedEarly means that the server closed a connection before authentication, because it
+// requires a different token or is shutting down.
 var errClosedEarly = errors.New(
 	"the server closed the connection: it may require a token, or a different token")
 
@@ -110,11 +116,10 @@ func isClosed(err error) bool {
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// newLink returns a link for a new connection. The link counts as authenticated, because VALIDATE
-// needs no token.
+// newLink returns a link for a new connection. Errors name peer, the server's address.
 func newLink(conn net.Conn, peer string) *link {
 	tail := &tailReader{r: conn}
-	return &link{conn: conn, decoder: newDecoder(tail, peer), tail: tail, isAuthenticated: true}
+	return &link{conn: conn, decoder: newDecoder(tail, peer), tail: tail}
 }
 
 // handshake sends VALIDATE and any token on a new connection, and returns a link for it. After an
@@ -131,21 +136,21 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 		return nil, fmt.Errorf("handshake with the store: %w", err)
 	}
 
-	l.isAuthenticated = endpoint.Token != ""
+	l.mayNeedToken = endpoint.Token == ""
 	return l, nil
 }
 
 // sendValidate sends VALIDATE, the first request of a connection.
 func (l *link) sendValidate(ctx context.Context) error {
 	validate := request{query: queryValidate, nonce: protocolMagic}
-	// VALIDATE and PING are sent in one write, because old LibUV servers of PyTorch close the
-	// connection unless VALIDATE arrives in one packet.
-	b, readReply := appendPing(validate.encode(nil))
-	return l.exchange(ctx, b, readReply)
+	// One write sends both requests, because old LibUV servers of PyTorch close the connection unless
+	// VALIDATE arrives in one packet.
+	validateAndPing, readReply := appendPing(validate.encode(nil))
+	return l.exchange(ctx, validateAndPing, readReply)
 }
 
 // appendPing appends a PING to requests without replies. The reply to the PING confirms them.
-func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
+func appendPing(requests []byte) (_ []byte, readReply func(*decoder) error) {
 	nonce := rand.Uint32()
 	ping := request{query: queryPing, nonce: nonce}
 	readReply = func(d *decoder) error {
@@ -156,7 +161,7 @@ func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 
 		return err
 	}
-	return ping.encode(b), readReply
+	return ping.encode(requests), readReply
 }
 
 // authenticate returns ErrToken if the server requires a different token.
@@ -190,12 +195,12 @@ func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	isSent := false
 	err := l.exchange(ctx, r.encode(nil), func(d *decoder) error {
-		isSent = true // The whole request was written before this call.
+		isSent = true // exchange has written the whole request.
 		return readWaitReply(d)
 	})
-	isCanceled := err != nil && ctx.Err() != nil
-	isConnected := !errors.Is(err, ErrLost) && !errors.Is(err, ErrProtocol)
-	if isCanceled && isSent && isConnected {
+	isInterrupted := err != nil && ctx.Err() != nil
+	isLinkBroken := errors.Is(err, ErrLost) || errors.Is(err, ErrProtocol)
+	if isInterrupted && isSent && !isLinkBroken {
 		return l.cancelWait(ctx)
 	}
 
@@ -211,28 +216,19 @@ func readWaitReply(d *decoder) error {
 	return err
 }
 
-// A running server replies to CANCEL_WAIT at once.
+// cancelTimeout limits a CANCEL_WAIT. A running server replies at once.
 const cancelTimeout = 2 * time.Second
 
 // cancelWait cancels a WAIT and returns the cause of ctx. It returns nil if the server has already
 // replied to the WAIT, because the keys are then set.
 func (l *link) cancelWait(ctx context.Context) error {
-	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-	defer release()
+	cancelCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer cancel()
 	isWaitOver := false
 	r := request{query: queryCancelWait}
-	err := l.exchange(cancelCtx, r.encode(nil), func(d *decoder) error {
-		reply, err := d.readU8()
-		if err == nil && reply == replyWaitOver { // The reply to CANCEL_WAIT follows.
-			isWaitOver = true
-			reply, err = d.readU8()
-		}
-
-		if err == nil && reply != replyCanceled {
-			return d.errorf("CANCEL_WAIT was answered with %#02x", reply)
-		}
-
-		return err
+	err := l.exchange(cancelCtx, r.encode(nil), func(d *decoder) (readErr error) {
+		isWaitOver, readErr = readCancelReplies(d)
+		return readErr
 	})
 	switch {
 	case err != nil:
@@ -242,4 +238,19 @@ func (l *link) cancelWait(ctx context.Context) error {
 	}
 
 	return context.Cause(ctx)
+}
+
+// readCancelReplies reads the reply to CANCEL_WAIT. If the WAIT is over, its reply comes first.
+func readCancelReplies(d *decoder) (isWaitOver bool, err error) {
+	reply, err := d.readU8()
+	isWaitOver = err == nil && reply == replyWaitOver
+	if isWaitOver {
+		reply, err = d.readU8()
+	}
+
+	if err == nil && reply != replyCanceled {
+		return isWaitOver, d.errorf("CANCEL_WAIT was answered with %#02x", reply)
+	}
+
+	return isWaitOver, err
 }

@@ -24,7 +24,7 @@ type Member struct {
 	watcher   *endWatcher // nil if the server does not record which ranks have ended
 
 	leaveOnce  sync.Once
-	leaveError error // result of Leave
+	leaveError error // result of the first call of Leave
 }
 
 // readyKey is set by rank 0 to the list of absent ranks, when all ranks have joined or when it
@@ -51,8 +51,8 @@ const MaxReasonBytes = 64 << 10
 // Leave leaves the world and closes the Member's client. The other ranks receive the reason, unless
 // it has more than MaxReasonBytes. Later calls have no effect and return the result of the first.
 //
-// If this process serves the store, its last Member to leave waits for the other ranks to leave, or
-// until ctx is done, and closes the store.
+// If this process serves the store, the last of its Members to leave waits until the other ranks
+// have left or ctx is done, and then closes the store.
 func (m *Member) Leave(ctx context.Context, reason string) error {
 	if len(reason) > MaxReasonBytes {
 		reason = ""
@@ -65,6 +65,7 @@ func (m *Member) Leave(ctx context.Context, reason string) error {
 func (m *Member) leaveWorld(ctx context.Context, reason string) error {
 	isPrefixKnown := m.store != nil
 	if isPrefixKnown && m.world.Size > 1 {
+		// The other ranks receive the reason even if ctx is done.
 		publishCtx, cancel := context.WithTimeout(context.Background(), lateRequestTimeout)
 		defer cancel()
 		m.publishLeft(publishCtx, []byte(reason))
@@ -114,7 +115,7 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 }
 
 // awaitOthers waits until the other ranks have set leaveKeys or disconnected, or until ctx is done.
-// Then it calls cancel, which cancels ctx.
+// Before it returns, it calls cancel, which cancels ctx.
 func (m *Member) awaitOthers(ctx context.Context, cancel func(), leaveKeys [][]string) {
 	var waiter sync.WaitGroup
 	waiter.Go(func() {
@@ -128,9 +129,9 @@ func (m *Member) awaitOthers(ctx context.Context, cancel func(), leaveKeys [][]s
 	waiter.Wait()
 }
 
-// awaitLeft waits until all leaveKeys, a list for each world that all ranks have joined, are set.
-// Without such a world, it returns false at once, because ranks may disconnect without setting
-// keys.
+// awaitLeft waits until all leaveKeys are set, which have a list for each world that all ranks have
+// joined. Without lists, awaitLeft returns false, because ranks that have not joined may disconnect
+// without setting keys.
 func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) (haveAllLeft bool) {
 	for _, keys := range leaveKeys {
 		err := m.client.Wait(ctx, keys...)

@@ -6,8 +6,8 @@ import (
 )
 
 // outbox buffers the replies to one client, so that the server never blocks on a client that does
-// not read them. One goroutine runs drain. Another one reads the client's requests, and calls
-// awaitSpace between them.
+// not read them. One goroutine runs drain. The goroutine that reads the client's requests calls
+// awaitSpace after each request.
 type outbox struct {
 	mu       sync.Mutex // guards the fields below
 	changed  sync.Cond  // signals changes of pending and isClosed
@@ -76,6 +76,6 @@ func (o *outbox) takePending() []byte {
 
 	replies := o.pending
 	o.pending = nil
-	o.changed.Broadcast() // There is space again.
+	o.changed.Broadcast() // wakes awaitSpace
 	return replies
 }

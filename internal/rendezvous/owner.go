@@ -10,12 +10,11 @@ import (
 	"strings"
 )
 
-// checkAddressOwner is called if another process occupies the address of this job's store. It
-// returns an error if that process belongs to a user other than uid, this process's user, and
-// otherwise advice for messages. A process of the same user may be rank 0 of an earlier run that
-// will end soon.
+// checkAddressOwner returns an error if the address of this job's store is in use by a process of
+// another user. Otherwise, it returns advice for a warning. A process of the same user may be rank
+// 0 of an earlier run that will end soon.
 func checkAddressOwner(
-	ctx context.Context, endpoint Endpoint, uid uint32,
+	ctx context.Context, endpoint Endpoint, ownUID uint32,
 ) (advice string, err error) {
 	network, addr, err := splitAddress(endpoint.Address)
 	if err != nil {
@@ -24,40 +23,40 @@ func checkAddressOwner(
 
 	var owner uint32
 	var isKnown bool
-	if network == "unix" {
-		owner, isKnown = ownerOfSocket(ctx, addr, uid)
+	isUnix := network == "unix"
+	if isUnix {
+		owner, isKnown = ownerOfSocket(ctx, addr, ownUID)
 	} else {
 		owner, isKnown = ownerOfPort(addr)
 	}
 
 	switch {
-	case isKnown && owner != uid:
-		ownerErr := &PeerError{Addr: endpoint.Address, UID: owner, Want: uid}
+	case !isKnown:
+		return "this process cannot find out which process uses the address", nil
+	case owner != ownUID:
+		ownerErr := &PeerError{Addr: endpoint.Address, UID: owner, Want: ownUID}
 		return "", fmt.Errorf("another user's process uses the address of this job's store: %w; give "+
 			"the job another MASTER_PORT or run id, or start it by symmem launch, whose store "+
 			"has a random address", ownerErr)
-	case isKnown && network == "unix":
+	case isUnix:
 		return "another job of this user has the same MASTER_PORT or run id and has not ended", nil
-	case isKnown:
-		return fmt.Sprintf("if PyTorch serves its own store there, set %s=%s on all ranks to join it",
-			EnvStore, endpoint.Address), nil
 	}
 
-	return "this process cannot find out which process uses the address", nil
+	return fmt.Sprintf("if PyTorch serves its own store there, set %s=%s on all ranks to join it",
+		EnvStore, endpoint.Address), nil
 }
 
-// ownerOfSocket returns the user whose process listens on a Unix socket. uid is this process's
-// user. isKnown is false if connecting fails.
-func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, isKnown bool) {
+// ownerOfSocket returns the user whose process listens on a Unix socket.
+func ownerOfSocket(ctx context.Context, addr string, ownUID uint32) (owner uint32, isKnown bool) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", addr)
 	if err != nil {
 		return 0, false
 	}
 	defer conn.Close()
-	err = checkPeer(conn, addr, uid)
+	err = checkPeer(conn, addr, ownUID)
 	if err == nil {
-		return uid, true
+		return ownUID, true
 	}
 
 	var peerErr *PeerError

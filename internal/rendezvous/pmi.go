@@ -15,8 +15,8 @@ import (
 )
 
 // MPICH's process manager speaks PMI-1 with each rank. The leader, rank 0, uses it to share the
-// address and token of the store that it will serve. Each request (left) has a reply (right), and
-// only the leader sends the put:
+// address and token of the store that it will serve. Requests are on the left, and replies on the
+// right. Only the leader sends the put:
 //
 //	cmd=init pmi_version=1 pmi_subversion=1           cmd=response_to_init rc=0
 //	cmd=get_maxes                                     cmd=maxes keylen_max=64 vallen_max=1024
@@ -34,24 +34,24 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096           // maximum length of a line
 	pmiKey       = "symmem-store" // key under which the leader stores the endpoint
-	// pmiMinBytes is the length that the process manager must allow for keys and values. The longest,
-	// the value of pmiKey, has 53 bytes.
+	// pmiMinBytes is the length that the process manager must allow for keys and values. Ours have at
+	// most 53 bytes.
 	pmiMinBytes = 60
 )
 
-// pmiResult caches the endpoint, because a program can call Connect several times, but PMI allows
-// only one exchange on each connection.
+// pmiResult caches the endpoint for later calls of Connect, because PMI allows only one exchange on
+// each connection.
 type pmiResult struct {
 	sync.Mutex
 	isKnown  bool // whether endpoint is set
 	endpoint Endpoint
 }
 
-// pmiResults maps the file descriptor of each connection to a *pmiResult.
+// pmiResults maps the file descriptor of a connection to its *pmiResult.
 var pmiResults sync.Map
 
-// pmiEndpoint returns the endpoint that the leader has chosen. All ranks must call it. fd is
-// connected to the process manager and stays open.
+// pmiEndpoint returns the endpoint that the leader has chosen. All ranks must call pmiEndpoint. The
+// file descriptor fd is connected to the process manager, and stays open.
 func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
 	result := entry.(*pmiResult)
@@ -86,7 +86,7 @@ func openPMIConn(fd int) (net.Conn, error) {
 	syscall.CloseOnExec(duplicate)
 	file := os.NewFile(uintptr(duplicate), "PMI_FD")
 	defer file.Close()
-	conn, err := net.FileConn(file) // has another duplicate, so file can be closed
+	conn, err := net.FileConn(file) // duplicates the descriptor again, so file can be closed
 	if err != nil {
 		return nil, fmt.Errorf("using descriptor %d of PMI_FD: %w", fd, err)
 	}
@@ -190,8 +190,8 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 	return space["kvsname"], nil
 }
 
-// request sends a line such as "get_maxes" after "cmd=", and returns the fields of the reply. The
-// reply must have the command replyCommand and must not have a return code (rc) other than 0.
+// request sends "cmd=" and a line such as "get_maxes", and returns the fields of the reply. It
+// returns an error if the reply is not replyCommand, or has a return code (rc) other than 0.
 func (p *pmiClient) request(line, replyCommand string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
@@ -212,8 +212,8 @@ func (p *pmiClient) request(line, replyCommand string) (map[string]string, error
 		return nil, fmt.Errorf("%w: %s got the reply %q", errPMI, command, reply)
 	}
 
-	rc, hasCode := fields["rc"]
-	if hasCode && rc != "0" {
+	rc, hasRC := fields["rc"]
+	if hasRC && rc != "0" {
 		return nil, fmt.Errorf("%w: %s got an error: rc=%q msg=%q",
 			errPMI, command, rc, fields["msg"])
 	}

@@ -18,8 +18,8 @@ import (
 
 type query byte
 
-// The client sends only queries that every server since PyTorch 2.4 supports: queryValidate to
-// queryPing, without queryAppend.
+// Every server since PyTorch 2.4 supports the queries up to queryPing, except queryAppend. The
+// client sends no others.
 const (
 	queryValidate query = iota
 	querySet
@@ -50,13 +50,13 @@ const (
 	maxKeys       = 128 << 10 // number of keys of a request
 )
 
-// maxRequestBytes is our own limit for the total length of the keys and values of a request.
+// maxRequestBytes is our own limit for the total length of keys and values in a request.
 const maxRequestBytes = 256 << 20
 
 // protocolMagic is the nonce that VALIDATE, the first request of each connection, must contain.
 const protocolMagic uint32 = 0x3C85F7CE
 
-// One-byte replies. The query decides which of them a byte is.
+// One-byte replies. The same byte has different meanings for different queries.
 const (
 	replyReady    = 0 // to CHECK: all keys are set
 	replyNotReady = 1 // to CHECK: some key is missing
@@ -64,37 +64,37 @@ const (
 	replyCanceled = 1 // to CANCEL_WAIT, even if the WAIT was answered before
 )
 
-// requestFormat describes the fields of a request after the query. They have this order: nonce,
-// number of keys, each key with its values, number.
+// requestFormat describes which fields follow the query of a request. The order of fields is:
+// nonce, number of keys, each key with its values, number.
 type requestFormat struct {
-	name       string // of the query, for errors
-	hasNonce   bool   // a uint32
-	hasCount   bool   // number of keys, a uint64
-	keyCount   int    // number of keys if hasCount is false
-	valueCount int    // number of values of each key
-	hasNumber  bool   // an int64
+	name         string // of the query, for errors
+	hasNonce     bool   // a uint32
+	hasKeyCount  bool   // number of keys, a uint64
+	fixedKeys    int    // number of keys if hasKeyCount is false
+	valuesPerKey int
+	hasNumber    bool // an int64
 }
 
 var requestFormats = [queryCount]requestFormat{
 	queryValidate:   {name: "VALIDATE", hasNonce: true},
-	querySet:        {name: "SET", keyCount: 1, valueCount: 1},
-	queryCompareSet: {name: "COMPARE_SET", keyCount: 1, valueCount: 2},
-	queryGet:        {name: "GET", keyCount: 1},
-	queryAdd:        {name: "ADD", keyCount: 1, hasNumber: true},
-	queryCheck:      {name: "CHECK", hasCount: true},
-	queryWait:       {name: "WAIT", hasCount: true},
+	querySet:        {name: "SET", fixedKeys: 1, valuesPerKey: 1},
+	queryCompareSet: {name: "COMPARE_SET", fixedKeys: 1, valuesPerKey: 2},
+	queryGet:        {name: "GET", fixedKeys: 1},
+	queryAdd:        {name: "ADD", fixedKeys: 1, hasNumber: true},
+	queryCheck:      {name: "CHECK", hasKeyCount: true},
+	queryWait:       {name: "WAIT", hasKeyCount: true},
 	queryNumKeys:    {name: "GETNUMKEYS"},
-	queryDelete:     {name: "DELETE_KEY", keyCount: 1},
-	queryAppend:     {name: "APPEND", keyCount: 1, valueCount: 1},
-	queryMultiGet:   {name: "MULTI_GET", hasCount: true},
-	queryMultiSet:   {name: "MULTI_SET", hasCount: true, valueCount: 1},
+	queryDelete:     {name: "DELETE_KEY", fixedKeys: 1},
+	queryAppend:     {name: "APPEND", fixedKeys: 1, valuesPerKey: 1},
+	queryMultiGet:   {name: "MULTI_GET", hasKeyCount: true},
+	queryMultiSet:   {name: "MULTI_SET", hasKeyCount: true, valuesPerKey: 1},
 	queryCancelWait: {name: "CANCEL_WAIT"},
 	queryPing:       {name: "PING", hasNonce: true},
-	queryQueuePush:  {name: "QUEUE_PUSH", keyCount: 1, valueCount: 1},
-	queryQueuePop:   {name: "QUEUE_POP", keyCount: 1},
-	queryQueueLen:   {name: "QUEUE_LEN", keyCount: 1},
+	queryQueuePush:  {name: "QUEUE_PUSH", fixedKeys: 1, valuesPerKey: 1},
+	queryQueuePop:   {name: "QUEUE_POP", fixedKeys: 1},
+	queryQueueLen:   {name: "QUEUE_LEN", fixedKeys: 1},
 	queryListKeys:   {name: "LIST_KEYS"},
-	queryBarrier:    {name: "BARRIER", keyCount: 1, hasNumber: true},
+	queryBarrier:    {name: "BARRIER", fixedKeys: 1, hasNumber: true},
 }
 
 func (q query) String() string {
@@ -105,15 +105,16 @@ func (q query) String() string {
 	return fmt.Sprintf("query %d", byte(q))
 }
 
-// request is a decoded request. Fields that are not in its requestFormat are zero.
+// request contains a request's fields. Those that are not in its requestFormat are zero.
 type request struct {
 	query  query
-	nonce  uint32 // protocolMagic for VALIDATE, or a number that the reply to PING repeats
+	nonce  uint32 // protocolMagic for VALIDATE; a number that the reply repeats for PING
 	keys   []string
 	values [][]byte // in the order of their keys
 	number int64    // number to add for ADD, or number of ranks for BARRIER
 }
 
+// encode appends the request to b.
 func (r *request) encode(b []byte) []byte {
 	format := &requestFormats[r.query]
 	b = append(b, byte(r.query))
@@ -121,18 +122,18 @@ func (r *request) encode(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint32(b, r.nonce)
 	}
 
-	if format.hasCount {
+	if format.hasKeyCount {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(r.keys)))
 	}
 
-	remaining := r.values
+	values := r.values
 	for _, key := range r.keys {
 		b = appendField(b, key)
-		for _, value := range remaining[:format.valueCount] {
+		for _, value := range values[:format.valuesPerKey] {
 			b = appendField(b, value)
 		}
 
-		remaining = remaining[format.valueCount:]
+		values = values[format.valuesPerKey:]
 	}
 
 	if format.hasNumber {
@@ -142,8 +143,8 @@ func (r *request) encode(b []byte) []byte {
 	return b
 }
 
-// checkSize returns ErrTooLarge if the request exceeds a limit. A server would only close the
-// connection.
+// checkSize returns ErrTooLarge if the request exceeds a limit. A server would close the connection
+// without an explanation.
 func (r *request) checkSize() error {
 	if len(r.keys) > maxKeys {
 		return fmt.Errorf("%d keys, at most %d are allowed: %w", len(r.keys), maxKeys, ErrTooLarge)

@@ -21,8 +21,8 @@ const (
 //
 //  1. A job with one rank has a store inside the process.
 //  2. Options.Address: rank 0 serves a store at this address.
-//  3. SYMMEM_STORE: a store is already running at this address, for example that of symmem launch.
-//     In this case, chooseRoute also sets w.Source.
+//  3. SYMMEM_STORE: a store is already running at this address. If symmem launch serves the store,
+//     w.Source becomes SourceLaunch.
 //  4. torchrun serves a store at MASTER_ADDR and MASTER_PORT.
 //  5. All ranks are on one machine: rank 0 serves a store on a Unix socket.
 //  6. Otherwise, rank 0 serves a store on TCP at MASTER_ADDR and MASTER_PORT.
@@ -50,10 +50,7 @@ func chooseRoute(e *environment, o Options, w *World) error {
 	hasTorchrunStore := w.Source == SourceTorchrun &&
 		e.value("TORCHELASTIC_USE_AGENT_STORE") == "True"
 	if hasTorchrunStore {
-		address, err := masterAddress(e)
-		const noToken Token = "" // PyTorch's stores do not support tokens.
-		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: noToken}}
-		return err
+		return routeToTorchrunStore(e, w)
 	}
 
 	isOneMachine := w.LocalSize == w.Size
@@ -79,6 +76,17 @@ func routeToRunningStore(e *environment, address string, token Token, w *World) 
 	return nil
 }
 
+func routeToTorchrunStore(e *environment, w *World) error {
+	address, err := masterAddress(e)
+	if err != nil {
+		return err
+	}
+
+	const noToken Token = "" // PyTorch's stores do not support tokens.
+	w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: noToken}}
+	return nil
+}
+
 // routeToAddress sets the route for the address in Options.
 func routeToAddress(address string, token Token, w *World) error {
 	network, _, err := splitAddress(address)
@@ -96,8 +104,8 @@ func routeToAddress(address string, token Token, w *World) error {
 }
 
 // routeOnOneMachine sets the route for ranks of one machine. They derive the name of a Unix socket
-// from variables that identify the job. MPICH does not set any, so its ranks exchange the name over
-// PMI, the protocol of its process manager.
+// from variables that identify the job. MPICH sets none, so its ranks exchange the name over PMI,
+// the protocol of MPICH's process manager.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
@@ -105,19 +113,9 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 		return err
 	}
 
-	jobID := []string{w.RunID, strconv.Itoa(w.Restart)}
-	usesMasterAddress := w.Source == SourceTorchrun || w.Source == SourceOptions
-	if usesMasterAddress {
-		port := e.value("MASTER_PORT")
-		hasRunID := w.RunID != "" && w.RunID != "none" // "none" is torchrun's default.
-		if port == "" && !hasRunID {
-			return e.errorf("the ranks of this job have no common name for their store: "+
-				"set MASTER_PORT, a run id, or %s", EnvStore)
-		}
-
-		jobID = append(jobID, e.value("MASTER_ADDR"), port)
-	} else if w.RunID == "" {
-		return e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
+	jobID, err := identifyJob(e, w)
+	if err != nil {
+		return err
 	}
 
 	address := privateSocketAddress(w.Source, os.Geteuid(), jobID)
@@ -125,8 +123,30 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 	return nil
 }
 
-// privateSocketAddress returns the address of a user's Unix socket for a job. It contains a hash of
-// jobID, because the name of a socket has at most 107 bytes.
+// identifyJob returns values that distinguish this run of the job from other jobs on the machine.
+func identifyJob(e *environment, w *World) ([]string, error) {
+	jobID := []string{w.RunID, strconv.Itoa(w.Restart)}
+	usesMasterAddress := w.Source == SourceTorchrun || w.Source == SourceOptions
+	if !usesMasterAddress {
+		if w.RunID == "" {
+			return nil, e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
+		}
+
+		return jobID, nil
+	}
+
+	port := e.value("MASTER_PORT")
+	hasRunID := w.RunID != "" && w.RunID != "none" // "none" is torchrun's default.
+	if port == "" && !hasRunID {
+		return nil, e.errorf("the ranks of this job have no common name for their store: "+
+			"set MASTER_PORT, a run id, or %s", EnvStore)
+	}
+
+	return append(jobID, e.value("MASTER_ADDR"), port), nil
+}
+
+// privateSocketAddress returns the address of a user's Unix socket for a job. The name of a socket
+// has at most 107 bytes, so it contains a hash of jobID.
 func privateSocketAddress(source Source, uid int, jobID []string) string {
 	jobName := string(source) + "\x00" + strings.Join(jobID, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(jobName)))

@@ -19,8 +19,8 @@ type service struct {
 
 	// Guarded by services.mu:
 	memberCount int // number of Members that have not left
-	// leaveKeys has a list for each world, the ranks that called Connect together: the keys that the
-	// other ranks set when they leave.
+	// leaveKeys has a list for each call of Connect, with the keys that the other ranks set when they
+	// leave.
 	leaveKeys [][]string
 }
 
@@ -36,7 +36,7 @@ var services = struct {
 // already connected.
 func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	hasWarned := false
-	var lastClaimCheck time.Time
+	var nextClaimCheck time.Time
 	pause := firstBackoff
 	for {
 		s, err := findOrOpenService(endpoint)
@@ -50,15 +50,15 @@ func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, er
 			return nil, ownerErr
 		}
 
-		// The check takes up to claimTimeout, which is too long for each attempt.
-		isCheckDue := time.Since(lastClaimCheck) > claimTimeout
+		// A check may take seconds, which is too long for each attempt.
+		isCheckDue := time.Now().After(nextClaimCheck)
 		if isCheckDue {
 			claimErr := checkRankNotTaken(ctx, endpoint, w)
 			if claimErr != nil {
 				return nil, claimErr
 			}
 
-			lastClaimCheck = time.Now()
+			nextClaimCheck = time.Now().Add(claimTimeout)
 		}
 
 		if !hasWarned {
@@ -100,15 +100,15 @@ func findOrOpenService(endpoint Endpoint) (*service, error) {
 	return s, nil
 }
 
-// addWorld adds a world that all ranks have joined. The other ranks set leaveKeys when they leave.
+// addWorld adds a world that all ranks have joined, the result of one call of Connect. The other
+// ranks set leaveKeys when they leave.
 func (s *service) addWorld(leaveKeys []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s.leaveKeys = append(s.leaveKeys, leaveKeys)
 }
 
-// removeMember returns s.leaveKeys if the Member was the last. The next Member then opens a new
-// service.
+// removeMember returns s.leaveKeys if no Members remain. A later Member then opens a new service.
 func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

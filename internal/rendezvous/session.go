@@ -16,12 +16,12 @@ type session struct {
 	server   *Server
 	id       clientID
 	conn     net.Conn
-	isRemote bool    // whether the listener accepted conn; false for a client of Server.Client
+	isRemote bool    // false if the client is in the server's process
 	outbox   *outbox // replies that have not been written
 
 	// Guarded by server.mu:
 	isOpen   bool      // whether the handshake is complete
-	greeting *greeting // describes the client's rank; nil before the client has sent it
+	greeting *greeting // identifies the client's rank; nil before the client has sent it
 }
 
 const (
@@ -29,7 +29,8 @@ const (
 	authTimeout = 5 * time.Second
 	// flushTimeout limits the time for writing the last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes limits a request of the handshake. 64 bytes are enough for all except its key.
+	// maxAuthBytes limits a request of the handshake. 64 bytes are more than enough for everything
+	// except the token's key.
 	maxAuthBytes = len(tokenKeyPrefix) + maxTokenBytes + 64
 )
 
@@ -47,7 +48,7 @@ func (s *session) run() {
 		s.server.endSilentSessions() // ends other sessions of this machine
 	}
 
-	// Server.Close waits for the last replies, which the client may not read.
+	// Server.Close waits for the last replies, so a client that does not read them must not block it.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.outbox.close()
 }
@@ -94,8 +95,8 @@ func (s *session) receiveHandshake(d *decoder) error {
 	return s.receiveToken(d)
 }
 
-// receiveToken reads and answers the token, a CHECK of a special key. Before the token, a client
-// may send PINGs to find out whether the server has handled VALIDATE.
+// receiveToken reads and answers the token, which is a CHECK of a special key. Before the token, a
+// client may send PINGs to find out whether the server has handled VALIDATE.
 func (s *session) receiveToken(d *decoder) error {
 	for {
 		r, err := d.readRequest(maxAuthBytes)

@@ -37,7 +37,7 @@ func worldFromSlurm(e *environment) (World, error) {
 	w := World{Source: SourceSlurm, RunID: job + "." + e.value("SLURM_STEP_ID")}
 	sizeName := "SLURM_STEP_NUM_TASKS"
 	if e.value(sizeName) == "" {
-		sizeName = "SLURM_NTASKS" // of the job, not of the step
+		sizeName = "SLURM_NTASKS" // for the whole job
 	}
 
 	var rankErr, localRankErr, sizeErr, localSizeErr error
@@ -79,30 +79,37 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 // tasksOnNode returns the number of tasks on a node. list is SLURM_STEP_TASKS_PER_NODE. For
 // example, "4(x2),3" means 4, 4 and 3 tasks.
 func tasksOnNode(list string, node int) (tasks int, isValid bool) {
-	nodesBefore := 0 // number of nodes in earlier items
+	nodeInItem := node // index of the node, if the current item has enough nodes
 	for item := range strings.SplitSeq(list, ",") {
-		number, repetition, isRepeated := strings.Cut(item, "(x")
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 0 {
+		tasks, nodeCount, isValid := parseTaskItem(item)
+		if !isValid {
 			return 0, false
 		}
 
-		nodeCount := 1 // number of nodes in this item
-		if isRepeated {
-			digits, hasEnd := strings.CutSuffix(repetition, ")")
-			nodeCount, err = strconv.Atoi(digits)
-			if err != nil || !hasEnd || nodeCount < 1 {
-				return 0, false
-			}
+		if nodeInItem < nodeCount {
+			return tasks, true
 		}
 
-		isInItem := node-nodesBefore < nodeCount
-		if isInItem {
-			return n, true
-		}
-
-		nodesBefore += nodeCount
+		nodeInItem -= nodeCount
 	}
 
 	return 0, false
+}
+
+// parseTaskItem parses an item such as "4(x2)": 4 tasks on each of 2 nodes.
+func parseTaskItem(item string) (tasks, nodeCount int, isValid bool) {
+	number, repetition, isRepeated := strings.Cut(item, "(x")
+	tasks, err := strconv.Atoi(number)
+	if err != nil || tasks < 0 {
+		return 0, 0, false
+	}
+
+	if !isRepeated {
+		return tasks, 1, true
+	}
+
+	digits, hasEnd := strings.CutSuffix(repetition, ")")
+	nodeCount, err = strconv.Atoi(digits)
+	isValid = err == nil && hasEnd && nodeCount >= 1
+	return tasks, nodeCount, isValid
 }

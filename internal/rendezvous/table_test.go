@@ -67,7 +67,7 @@ func parseRequest(t *testing.T, name string, fields []string) *request {
 		fields = fields[:last]
 	}
 
-	for group := range slices.Chunk(fields, 1+format.valueCount) {
+	for group := range slices.Chunk(fields, 1+format.valuesPerKey) {
 		r.keys = append(r.keys, group[0])
 		for _, value := range group[1:] {
 			r.values = append(r.values, []byte(value))
@@ -81,14 +81,14 @@ func parseRequest(t *testing.T, name string, fields []string) *request {
 func drawRequest(t *rapid.T) *request {
 	r := &request{query: query(rapid.IntRange(0, int(queryCount)-1).Draw(t, "query"))}
 	format := requestFormats[r.query]
-	keys := format.keyCount
-	if format.hasCount {
+	keys := format.fixedKeys
+	if format.hasKeyCount {
 		keys = rapid.IntRange(0, 4).Draw(t, "keys")
 	}
 
 	for range keys {
 		r.keys = append(r.keys, rapid.StringN(0, 9, -1).Draw(t, "key"))
-		for range format.valueCount {
+		for range format.valuesPerKey {
 			r.values = append(r.values, rapid.SliceOfN(rapid.Byte(), 0, 9).Draw(t, "value"))
 		}
 	}
@@ -174,11 +174,11 @@ func drawStep(t *rapid.T) *request {
 	}
 	format := requestFormats[r.query]
 	r.keys = []string{key.Draw(t, "key"), key.Draw(t, "other key")}
-	if !format.hasCount {
+	if !format.hasKeyCount {
 		r.keys = r.keys[:1]
 	}
 
-	r.values = [][]byte{[]byte("1"), []byte("2")}[:format.valueCount]
+	r.values = [][]byte{[]byte("1"), []byte("2")}[:format.valuesPerKey]
 	return r
 }
 
