@@ -173,7 +173,7 @@ func (s *Server) endSession(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, sess.id)
-	s.table.endWait(sess.id)
+	s.table.cancelWait(sess.id)
 	s.removeUnauthenticated(sess)
 	s.recordSessionEnd(sess)
 	if sess.isRemote && sess.isOpen {

@@ -10,40 +10,39 @@ import (
 	"strconv"
 )
 
-// clientID identifies a connection to the server. IDs are never reused.
+// clientID identifies the connection of a client. IDs are never reused.
 type clientID uint64
 
-// reply contains the bytes to send to a client.
 type reply struct {
 	to    clientID
 	bytes []byte
 }
 
-// table holds the contents of a store and executes requests. It does no I/O and has no lock.
+// table holds the keys and values of a store and executes requests. It does no I/O and has no lock.
 //
-// If client 1 sends WAIT for a missing key, it becomes a waiter and gets no reply yet. When client
-// 2 sets the key, apply returns the reply for client 1. A waiter may send other requests, except
-// a second WAIT or BARRIER.
+// If client 1 sends a WAIT for a missing key, apply returns no reply, but records a waiter. When
+// client 2 sets the key, apply returns the reply to client 1. Until then, client 1 may send any
+// request except WAIT and BARRIER.
 type table struct {
-	values         map[string][]byte    // by key
-	queues         map[string][][]byte  // by key; queues are not empty
-	barriers       map[string]*barrier  // by key
-	waiterByClient map[clientID]*waiter // one per waiting client
-	waitersByKey   map[string][]*waiter // by missing key, in order of arrival
-	replies        []reply              // result of apply, reused by the next call
+	values         map[string][]byte   // by key
+	queues         map[string][][]byte // by key; an empty queue has no entry
+	barriers       map[string]*barrier // by key
+	waiterByClient map[clientID]*waiter
+	waitersByKey   map[string][]*waiter // by missing key; oldest first
+	replies        []reply              // returned by apply and overwritten by the next call
 }
 
-// waiter is a client that waits for keys or at a barrier.
+// waiter is a client whose WAIT or BARRIER has no reply yet.
 type waiter struct {
 	client      clientID
-	missingKeys map[string]bool // nil at a barrier
+	missingKeys map[string]bool // nil for a BARRIER
 	barrier     *barrier        // nil for a WAIT
 }
 
-// barrier blocks clients until enough have arrived. It cannot be reset: each use needs a new key.
+// barrier blocks clients until enough have arrived. Then it stays open.
 type barrier struct {
-	arrivalCount int64      // includes clients that have disconnected
-	clients      []clientID // blocked
+	arrivalCount int64 // also counts clients that have disconnected since
+	blocked      []clientID
 }
 
 // Errors of requests that violate the protocol.
@@ -64,16 +63,17 @@ func newTable() *table {
 	}
 }
 
-// apply executes and takes ownership of a request. The replies are valid until the next call and
-// must be sent in order, even after an error. An error requires closing the sender's connection.
+// apply executes a request and returns replies to its sender and to waiters. The replies are valid
+// until the next call. After an error, the caller must send them and close the sender's connection.
+// The table keeps the slices in r.values.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)
 	return t.replies, err
 }
 
-// dispatch executes a request and appends to t.replies. The request has the number of keys and
-// values that its query requires, such as one key and two values for COMPARE_SET.
+// dispatch executes a request and appends to t.replies. The decoder guarantees the number of keys
+// and values, such as one key and two values for COMPARE_SET.
 func (t *table) dispatch(from clientID, r *request) error {
 	switch r.query {
 	case querySet, queryMultiSet:
@@ -93,7 +93,7 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryBarrier:
 		return t.arriveAtBarrier(from, r.keys[0], r.number)
 	case queryCancelWait:
-		t.endWait(from)
+		t.cancelWait(from)
 		t.addReply(from, []byte{replyCanceled})
 	case queryQueuePush:
 		t.push(r.keys[0], r.values[0])
@@ -101,50 +101,58 @@ func (t *table) dispatch(from clientID, r *request) error {
 		t.pop(from, r.keys[0])
 	case queryDelete:
 		t.deleteKey(from, r.keys[0])
-	case queryValidate:
+	case queryGet, queryMultiGet:
+		t.addReply(from, t.encodeValues(r.keys))
+	case queryCheck:
+		t.addReply(from, []byte{t.check(r.keys)})
+	case queryNumKeys:
+		t.addReply(from, appendNumber(nil, int64(len(t.values))))
+	case queryListKeys:
+		t.addReply(from, t.encodeKeys())
+	case queryQueueLen:
+		queue := t.queues[r.keys[0]]
+		t.addReply(from, appendNumber(nil, int64(len(queue))))
+	case queryPing:
+		t.addReply(from, binary.LittleEndian.AppendUint32(nil, r.nonce))
+	default: // VALIDATE, because the decoder rejects unknown queries
 		return errUnexpectedValidate
-	default: // GET, MULTI_GET, CHECK and the other queries of read
-		t.addReply(from, t.read(r))
 	}
 
 	return nil
 }
 
-// read returns the reply to a request that does not change the table.
-func (t *table) read(r *request) []byte {
-	var b []byte
-	switch r.query { //nolint:exhaustive // dispatch handles all other queries
-	case queryGet, queryMultiGet:
-		for _, key := range r.keys {
-			b = appendField(b, t.values[key])
-		}
-	case queryCheck:
-		if slices.ContainsFunc(r.keys, t.isMissing) {
-			return []byte{replyNotReady}
-		}
+func (t *table) addReply(to clientID, b []byte) {
+	if len(b) > 0 { // The reply to a MULTI_GET without keys is empty.
+		t.replies = append(t.replies, reply{to: to, bytes: b})
+	}
+}
 
-		return []byte{replyReady}
-	case queryNumKeys:
-		return appendNumber(nil, int64(len(t.values)))
-	case queryPing:
-		return binary.LittleEndian.AppendUint32(nil, r.nonce)
-	case queryQueueLen:
-		return appendNumber(nil, int64(len(t.queues[r.keys[0]])))
-	case queryListKeys:
-		b = appendNumber(b, int64(len(t.values)))
-		for _, key := range slices.Sorted(maps.Keys(t.values)) {
-			b = appendField(b, key)
-		}
+// encodeValues encodes a missing key as an empty value.
+func (t *table) encodeValues(keys []string) []byte {
+	var b []byte
+	for _, key := range keys {
+		b = appendField(b, t.values[key])
 	}
 
 	return b
 }
 
-// addReply adds a reply to the result of apply.
-func (t *table) addReply(to clientID, b []byte) {
-	if len(b) > 0 { // The reply to a MULTI_GET without keys is empty.
-		t.replies = append(t.replies, reply{to: to, bytes: b})
+// encodeKeys encodes the number of keys with values, and these keys in order.
+func (t *table) encodeKeys() []byte {
+	b := appendNumber(nil, int64(len(t.values)))
+	for _, key := range slices.Sorted(maps.Keys(t.values)) {
+		b = appendField(b, key)
 	}
+
+	return b
+}
+
+func (t *table) check(keys []string) (oneByteReply byte) {
+	if slices.ContainsFunc(keys, t.isMissing) {
+		return replyNotReady
+	}
+
+	return replyReady
 }
 
 // isMissing reports whether key has neither a value nor a queue.
@@ -159,20 +167,19 @@ func (t *table) set(key string, value []byte) {
 	t.wakeWaiters(key)
 }
 
-// compareSet sets key to desired if its current value equals expected, where a missing key counts
-// as empty. It returns the value afterwards, or expected if the key is still missing.
+// compareSet sets key to desired if the current value equals expected. A missing key has an empty
+// value. The result is the new value, or expected if the key is still missing.
 func (t *table) compareSet(key string, expected, desired []byte) []byte {
 	current, exists := t.values[key]
-	if exists && !bytes.Equal(current, expected) {
+	switch {
+	case bytes.Equal(current, expected):
+		t.set(key, desired)
+		return desired
+	case exists:
 		return current
 	}
 
-	if !exists && len(expected) > 0 {
-		return expected
-	}
-
-	t.set(key, desired)
-	return desired
+	return expected
 }
 
 // add adds delta to the number under key, or to 0 if the key is missing, and replies with the sum.
@@ -204,7 +211,7 @@ func (t *table) appendValue(key string, value []byte) error {
 	return nil
 }
 
-// deleteKey deletes a key and replies with the number of deleted keys: 0 or 1.
+// deleteKey deletes a key and replies with 1, or with 0 if the key had no value.
 func (t *table) deleteKey(from clientID, key string) {
 	var deletedCount int64
 	if _, exists := t.values[key]; exists {
@@ -220,24 +227,23 @@ func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
 	waiters := t.waitersByKey[key]
 	if len(waiters) > 0 {
-		first := waiters[0] // Only one client can pop the value, so the others keep waiting.
-		t.removeWaiter(first, key)
-		t.removeMissingKey(first, key)
+		oldest := waiters[0] // Only one client can pop the value, so the others keep waiting.
+		t.unlistWaiter(oldest, key)
+		t.removeMissingKey(oldest, key)
 	}
 }
 
 // pop removes the first value of the queue under key. The reply is the previous length of the
-// queue and, if that is not 0, the value.
+// queue, followed by the value if there was one.
 func (t *table) pop(from clientID, key string) {
 	queue := t.queues[key]
 	b := appendNumber(nil, int64(len(queue)))
 	if len(queue) > 0 {
 		b = appendField(b, queue[0])
-		queue = queue[1:]
+		t.queues[key] = queue[1:]
 	}
 
-	t.queues[key] = queue
-	if len(queue) == 0 {
+	if len(t.queues[key]) == 0 {
 		delete(t.queues, key)
 	}
 

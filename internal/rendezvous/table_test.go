@@ -28,7 +28,7 @@ func TestTable(t *testing.T) {
 			from := clientID(fields[0][0])
 			out.WriteString(strings.TrimSpace(line) + "\n")
 			if fields[1] == "leaves" {
-				table.endWait(from)
+				table.cancelWait(from)
 				continue
 			}
 

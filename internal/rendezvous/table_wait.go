@@ -2,7 +2,7 @@ package rendezvous
 
 import "slices"
 
-// startWait executes a WAIT, whose reply comes when none of the keys is missing.
+// startWait executes a WAIT. It replies at once if no key is missing.
 func (t *table) startWait(from clientID, keys []string) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -28,7 +28,7 @@ func (t *table) startWait(from clientID, keys []string) error {
 	return nil
 }
 
-// wakeWaiters ends each wait whose last missing key has just been set.
+// wakeWaiters ends the waits for a key that has been set, except those for further missing keys.
 func (t *table) wakeWaiters(key string) {
 	waiters := t.waitersByKey[key]
 	delete(t.waitersByKey, key)
@@ -37,23 +37,23 @@ func (t *table) wakeWaiters(key string) {
 	}
 }
 
-// removeMissingKey removes a key from w.missingKeys and ends the wait after the last one. The
-// caller must have removed w from t.waitersByKey[key].
+// removeMissingKey removes a key from w.missingKeys, and ends the wait if no missing key remains.
+// The caller must have removed w from t.waitersByKey[key].
 func (t *table) removeMissingKey(w *waiter, key string) {
 	delete(w.missingKeys, key)
 	if len(w.missingKeys) == 0 {
-		t.replyToWaiter(w.client)
+		t.finishWait(w.client)
 	}
 }
 
-// replyToWaiter ends the wait of a client.
-func (t *table) replyToWaiter(client clientID) {
+// finishWait replies to the WAIT or BARRIER of a client.
+func (t *table) finishWait(client clientID) {
 	delete(t.waiterByClient, client)
 	t.addReply(client, []byte{replyWaitOver})
 }
 
-// removeWaiter removes w from the waiters for a key.
-func (t *table) removeWaiter(w *waiter, key string) {
+// unlistWaiter removes w from t.waitersByKey[key].
+func (t *table) unlistWaiter(w *waiter, key string) {
 	isWaiter := func(other *waiter) bool { return other == w }
 	remaining := slices.DeleteFunc(t.waitersByKey[key], isWaiter)
 	if len(remaining) == 0 {
@@ -63,8 +63,7 @@ func (t *table) removeWaiter(w *waiter, key string) {
 	}
 }
 
-// arriveAtBarrier executes a BARRIER. The barrier opens for all clients at the required number of
-// arrivals, and stays open.
+// arriveAtBarrier executes a BARRIER. The barrier opens after the required number of arrivals.
 func (t *table) arriveAtBarrier(from clientID, key string, required int64) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -77,23 +76,23 @@ func (t *table) arriveAtBarrier(from clientID, key string, required int64) error
 	}
 
 	b.arrivalCount++
-	b.clients = append(b.clients, from)
+	b.blocked = append(b.blocked, from)
 	t.waiterByClient[from] = &waiter{client: from, barrier: b}
 	if b.arrivalCount < required {
 		return nil
 	}
 
-	for _, client := range b.clients {
-		t.replyToWaiter(client)
+	for _, client := range b.blocked {
+		t.finishWait(client)
 	}
 
-	b.clients = nil
+	b.blocked = nil
 	return nil
 }
 
-// endWait ends the wait of a client that has canceled it or disconnected. The client gets no
-// replyWaitOver, but its arrival at a barrier still counts.
-func (t *table) endWait(client clientID) {
+// cancelWait ends the wait of a client, if any, without a reply. The arrival of the client at a
+// barrier still counts.
+func (t *table) cancelWait(client clientID) {
 	w := t.waiterByClient[client]
 	if w == nil {
 		return
@@ -101,11 +100,11 @@ func (t *table) endWait(client clientID) {
 
 	delete(t.waiterByClient, client)
 	for key := range w.missingKeys {
-		t.removeWaiter(w, key)
+		t.unlistWaiter(w, key)
 	}
 
 	if w.barrier != nil {
 		isClient := func(other clientID) bool { return other == client }
-		w.barrier.clients = slices.DeleteFunc(w.barrier.clients, isClient)
+		w.barrier.blocked = slices.DeleteFunc(w.barrier.blocked, isClient)
 	}
 }

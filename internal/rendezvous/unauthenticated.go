@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// maxUnauthenticated limits the sessions (served connections) that have not completed the
-// handshake. Beyond the limit, the server closes the oldest, so that programs that connect and send
-// nothing cannot use up its file descriptors. A rank completes the handshake within a millisecond,
-// and reconnects if its session is closed.
+// maxUnauthenticated limits the connections without a completed handshake, so that programs that
+// connect and send nothing cannot use up the server's file descriptors. Beyond the limit, the
+// server closes the oldest one. A rank usually completes the handshake within a millisecond, and
+// otherwise reconnects.
 const maxUnauthenticated = 128
 
 // unauthenticatedLimit reduces maxUnauthenticated if this process may open few files.
@@ -24,14 +24,14 @@ func unauthenticatedLimit() int {
 	return unauthenticatedLimitFor(limit.Cur)
 }
 
-// unauthenticatedLimitFor leaves at least three quarters of the descriptors for ranks, unless
-// descriptorLimit is below 16.
+// unauthenticatedLimitFor returns a quarter of descriptorLimit, so that most descriptors remain for
+// ranks, but at least 4 and at most maxUnauthenticated.
 func unauthenticatedLimitFor(descriptorLimit uint64) int {
-	return int(min(maxUnauthenticated, max(4, descriptorLimit/4)))
+	return int(min(max(descriptorLimit/4, 4), maxUnauthenticated))
 }
 
-// addUnauthenticated adds a session, and closes the oldest if there are too many. The caller must
-// hold s.mu.
+// addUnauthenticated adds the session of a new connection, and closes the oldest connection if
+// there are too many. The caller must hold s.mu.
 func (s *Server) addUnauthenticated(sess *session) {
 	s.unauthenticated = append(s.unauthenticated, sess)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
@@ -41,15 +41,15 @@ func (s *Server) addUnauthenticated(sess *session) {
 	}
 }
 
-// removeUnauthenticated removes a session that is authenticated or has ended, if it is still
-// listed. The caller must hold s.mu.
+// removeUnauthenticated removes a session that has completed the handshake or ended. The session
+// may already have been removed. The caller must hold s.mu.
 func (s *Server) removeUnauthenticated(sess *session) {
 	isSession := func(other *session) bool { return other == sess }
 	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, isSession)
 }
 
-// openSession marks the handshake of a session as complete and removes its deadline. From now on,
-// Drain waits for the client, unless the client is in this process.
+// openSession records that a client has completed the handshake, and removes the deadline of its
+// connection. From now on, Drain waits for the client if it is in another process.
 func (s *Server) openSession(sess *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +67,8 @@ func (s *Server) openSession(sess *session) error {
 	return sess.conn.SetReadDeadline(noDeadline)
 }
 
-// OnAcceptError sets a function that the server calls at most once, on another goroutine, if too
-// many open files keep it from accepting a connection. By default, the server logs a warning.
+// OnAcceptError sets a function that the server calls on another goroutine when it first fails to
+// accept a connection because too many files are open. By default, the server logs a warning.
 func (s *Server) OnAcceptError(handle func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *Server) OnAcceptError(handle func(error)) {
 }
 
 // reportAcceptError calls onAcceptError for the first error about too many open files. It ignores
-// other errors, which the user cannot fix.
+// other errors, because the user cannot fix them.
 func (s *Server) reportAcceptError(err error) {
 	isProcessLimit := errors.Is(err, syscall.EMFILE)
 	isMachineLimit := errors.Is(err, syscall.ENFILE)
@@ -88,13 +88,12 @@ func (s *Server) reportAcceptError(err error) {
 	handle := s.onAcceptError
 	s.onAcceptError = nil
 	s.mu.Unlock()
-	isFirst := handle != nil
-	if isFirst {
+	if handle != nil { // This is the first error.
 		handle(err)
 	}
 }
 
-// warnAcceptError is the default of OnAcceptError.
+// warnAcceptError is the default value of Server.onAcceptError.
 func warnAcceptError(err error) {
 	slog.Warn("symmem: the store cannot accept the connection of a rank: raise the limit of open "+
 		"files (ulimit -n) of the process that serves it", "error", err)

@@ -6,33 +6,33 @@ import (
 	"time"
 )
 
-// World describes the processes of a job, its ranks, and the number of this rank. For example, if
-// torchrun starts 2 ranks on each of 2 machines, the last one has Rank 3 of Size 4, LocalRank 1 of
-// LocalSize 2, and SourceTorchrun.
+// World describes a job and the place of this process in it. Each process of the job is a rank. For
+// example, if torchrun starts 2 ranks on each of 2 machines, the last one has Rank 3, Size 4,
+// LocalRank 1 and LocalSize 2.
 type World struct {
 	// Rank is the number of this process, from 0. Size is the number of ranks.
 	Rank, Size int
 	// LocalRank and LocalSize count only the ranks of this machine.
 	LocalRank, LocalSize int
 	Source               Source // where the numbers above come from
-	RunID                string // the launcher's name for the job, or ""
+	RunID                string // the launcher's name for the job; "" if there is none
 	Restart              int    // number of restarts by the launcher
 	Route                Route  // how to reach the store
-	// ReportAbsent, if not nil, is called repeatedly while Connect waits for other ranks, never
-	// concurrently. absent lists the missing ranks in ascending order. waited is the time since the
-	// first call, which precedes the wait and has an empty list. The result is the time until the
-	// next call, or negative to end the calls.
+	// ReportAbsent, if not nil, is called repeatedly while Connect waits for other ranks. absent
+	// lists the missing ranks in ascending order, and waited is the time since the first call. For
+	// the first call, absent is empty. The result is the time until the next call. A negative
+	// result ends the calls.
 	ReportAbsent func(absent []int, waited time.Duration) time.Duration
-	// ReportConnected is the counterpart of ReportAbsent for a rank 0 that serves the store and waits
-	// for the other ranks to leave. connected lists the ranks that have not left.
+	// ReportConnected is like ReportAbsent, but is called while the rank 0 that serves the store
+	// waits for the other ranks to leave. connected lists the ranks that have not left.
 	ReportConnected func(connected []int, waited time.Duration) time.Duration
 }
 
 // Source identifies the origin of a rank number.
 type Source string
 
-// Discover tries these sources in order, except SourceLaunch, which it derives from the address of
-// the store.
+// Discover tries these sources in order. If SYMMEM_STORE begins with LaunchStore, it replaces the
+// source by SourceLaunch.
 const (
 	SourceOptions    Source = "options"
 	SourceTorchrun   Source = "torchrun"
@@ -51,11 +51,11 @@ type Route struct {
 	Kind RouteKind
 	// Endpoint is set for RouteJoin and RouteServe.
 	Endpoint Endpoint
-	// FD, set for RoutePMI, is connected to MPICH's process manager. Connect does not close it.
+	// FD is set for RoutePMI. It is a socket to MPICH's process manager. Connect does not close it.
 	FD int
 }
 
-// RouteKind identifies the process that serves the store.
+// RouteKind says which process serves the store.
 type RouteKind int
 
 const (
@@ -87,8 +87,8 @@ func (k RouteKind) String() string {
 
 // Options overrides the environment variables. Its zero value overrides nothing.
 type Options struct {
-	// If these four numbers are 0, the environment determines the ranks. If only LocalRank and
-	// LocalSize are 0, all ranks run on this machine.
+	// If all four numbers are 0, the environment determines them. If only LocalRank and LocalSize
+	// are 0, all ranks run on this machine.
 	Rank, Size           int
 	LocalRank, LocalSize int
 	// Address is where rank 0 serves the store. "host:port" requires a Token. If Address is empty,
@@ -104,7 +104,8 @@ type Variable struct {
 	Value string // "" if the variable is empty or not set
 }
 
-// EnvironmentError means that environment variables of the rank or store are invalid or missing.
+// EnvironmentError means that environment variables are invalid or missing, so that the rank or the
+// route to the store is unknown.
 type EnvironmentError struct {
 	Source    Source
 	Variables []Variable
@@ -132,11 +133,11 @@ func (e *EnvironmentError) Error() string {
 	return b.String()
 }
 
-// maxWorldSize is the maximum number of ranks. A larger number must be a mistake.
+// maxWorldSize is the maximum number of ranks. A larger number is probably a typo.
 const maxWorldSize = 1 << 20
 
-// describeProblem describes the first invalid field among Rank, Size, LocalRank and LocalSize, or
-// returns "".
+// describeProblem describes an invalid Rank, Size, LocalRank or LocalSize. It returns "" if all of
+// them are valid.
 func (w *World) describeProblem() string {
 	switch {
 	case w.Size < 1 || w.Size > maxWorldSize:
