@@ -9,21 +9,21 @@ import (
 
 // Requests and responses have fixed sizes and little-endian numbers:
 //
-//	request     "SM01", token of 32 bytes, Key.Namespace of 8 bytes, Key.Number of 4 bytes
-//	response    "SM01", status of 4 bytes
+//	request     "SM01", Token (32 bytes), Key.Namespace (8 bytes), Key.Number (4 bytes)
+//	response    "SM01", status (4 bytes)
 //
-// A response with statusFound carries a descriptor of the file as ancillary data.
+// A response with statusFound carries a file descriptor as ancillary data.
 
 // Token is a secret that all ranks of a job share.
 type Token [sha256.Size]byte
 
 // Key identifies a file that a process exports.
 type Key struct {
-	Namespace uint64 // of a group or pool of memory, from NamespaceOf
+	Namespace uint64 // from NamespaceOf
 	Number    uint32 // of the file in the namespace
 }
 
-// NamespaceOf hashes the name of a group or pool, so that keys have a fixed size.
+// NamespaceOf hashes the name of a group of ranks or a pool of memory.
 func NamespaceOf(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.LittleEndian.Uint64(sum[:])
@@ -35,14 +35,14 @@ var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 // ErrUnknownKey means that the peer does not export a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the two processes must not share files: their tokens or users differ, or
-// another process has taken over the peer's address.
+// ErrRefused means that the processes must not share files, because their tokens or users differ or
+// because another process has taken over the peer's address.
 var ErrRefused = errors.New("hand-off refused")
 
-// protocolID is "SM01", the name and the version of the protocol, as a number.
+// protocolID is "SM01" as a little-endian number: the name and version of the protocol.
 const protocolID = 0x31304d53
 
-// Offsets of fields. The protocol ID comes first.
+// Offsets of the fields after the protocol ID, and total sizes.
 const (
 	tokenOffset     = 4
 	namespaceOffset = tokenOffset + len(Token{})
@@ -67,10 +67,15 @@ func encodeRequest(token Token, key Key) []byte {
 	return binary.LittleEndian.AppendUint32(b, key.Number)
 }
 
+// isFrame reports whether b has the given size and begins with the protocol ID.
+func isFrame(b []byte, size int) bool {
+	return len(b) == size && binary.LittleEndian.Uint32(b) == protocolID
+}
+
 // decodeRequest returns ErrProtocol if the size or the protocol ID is wrong.
 func decodeRequest(b []byte) (Token, Key, error) {
 	var token Token
-	if len(b) != requestBytes || binary.LittleEndian.Uint32(b) != protocolID {
+	if !isFrame(b, requestBytes) {
 		return token, Key{}, ErrProtocol
 	}
 
@@ -88,10 +93,10 @@ func encodeResponse(status uint32) []byte {
 	return binary.LittleEndian.AppendUint32(b, status)
 }
 
-// decodeResponse returns nil for statusFound, and otherwise an error that matches ErrUnknownKey,
-// ErrRefused or ErrProtocol.
+// decodeResponse returns nil for statusFound. Other responses result in ErrUnknownKey, ErrRefused or
+// ErrProtocol.
 func decodeResponse(b []byte) error {
-	if len(b) != responseBytes || binary.LittleEndian.Uint32(b) != protocolID {
+	if !isFrame(b, responseBytes) {
 		return ErrProtocol
 	}
 

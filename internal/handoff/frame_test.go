@@ -52,23 +52,23 @@ func TestDecodeResponseReturnsErrorForStatus(t *testing.T) {
 	}
 }
 
-// Processes compute the namespace of a name independently.
 func TestNamespaceOfIdentifiesName(t *testing.T) {
 	names := map[uint64]string{} // by namespace
 	for _, name := range []string{"", "group/0", "group/1", "group/10", "pool", "group/"} {
-		if other, ok := names[NamespaceOf(name)]; ok {
+		if other, isTaken := names[NamespaceOf(name)]; isTaken {
 			t.Errorf("%q and %q have the same namespace", name, other)
 		}
 
 		names[NamespaceOf(name)] = name
 	}
 
+	// Two processes compute the namespace independently.
 	if first, second := NamespaceOf("pool"), NamespaceOf("pool"); first != second {
 		t.Errorf("NamespaceOf(\"pool\") = %#x, then %#x; want the same value", first, second)
 	}
 }
 
-// An accepted request has only one encoding.
+// decodeRequest accepts only frames that encodeRequest can return.
 func FuzzDecodeRequest(f *testing.F) {
 	validFrame := encodeRequest(Token{1, 2, 3}, Key{Namespace: 4, Number: 5})
 	f.Add(validFrame)
@@ -97,7 +97,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
-// Only the response for statusFound is accepted.
+// decodeResponse accepts only the response for statusFound.
 func FuzzDecodeResponse(f *testing.F) {
 	for _, status := range []uint32{statusFound, statusUnknown, statusRefused, unknownStatus} {
 		f.Add(encodeResponse(status))

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// requestTimeout starts at the first byte of a request and includes the response. Clients send
-	// whole requests, so only a stopped or faulty client exceeds it.
+	// requestTimeout limits the time from the first byte of a request to the end of its response. A
+	// client sends a request in one write, so only a stopped or faulty client exceeds the limit.
 	requestTimeout = 10 * time.Second
-	// acceptRetryPause keeps the server from spinning while no descriptor is free.
+	// acceptRetryPause keeps the server from spinning while Accept fails.
 	acceptRetryPause = 10 * time.Millisecond
 )
 
-// Server sends exported files to other processes that know its token. Each process keeps its
-// connection for further requests. Server is safe for concurrent use.
+// Server sends exported files to other processes that know its token. A connection can be used for
+// any number of requests. Server is safe for concurrent use.
 type Server struct {
 	token      Token
 	listener   *net.UnixListener
@@ -79,7 +79,7 @@ func (s *Server) Withdraw(key Key) {
 // Close stops the server and waits for its goroutines.
 func (s *Server) Close() error {
 	s.mu.Lock()
-	s.isClosed = true // From now on, addConnection closes connections.
+	s.isClosed = true // addConnection refuses new connections.
 	for conn := range s.connections {
 		conn.Close()
 	}
@@ -132,23 +132,27 @@ func (s *Server) handleRequests(conn *net.UnixConn) {
 	defer s.removeConnection(conn)
 	request := make([]byte, requestBytes)
 	for {
-		noDeadline := time.Time{} // Hours may pass between requests.
-		conn.SetReadDeadline(noDeadline)
-		if _, err := io.ReadFull(conn, request[:1]); err != nil {
-			return
-		}
-
-		conn.SetDeadline(time.Now().Add(requestTimeout))
-		if _, err := io.ReadFull(conn, request[1:]); err != nil {
-			return
-		}
-
-		if !s.respond(conn, request) {
+		err := readRequest(conn, request)
+		if err != nil || !s.respond(conn, request) {
 			return
 		}
 	}
 }
 
+// readRequest waits for a request and reads it. Afterwards, requestTimeout applies to the response.
+func readRequest(conn *net.UnixConn, request []byte) error {
+	noDeadline := time.Time{} // Hours may pass between requests.
+	conn.SetReadDeadline(noDeadline)
+	if _, err := io.ReadFull(conn, request[:1]); err != nil {
+		return err
+	}
+
+	conn.SetDeadline(time.Now().Add(requestTimeout))
+	_, err := io.ReadFull(conn, request[1:])
+	return err
+}
+
+// respond answers a request. If it returns false, the caller must close the connection.
 func (s *Server) respond(conn *net.UnixConn, request []byte) (canContinue bool) {
 	token, key, err := decodeRequest(request)
 	if err != nil {
@@ -161,8 +165,7 @@ func (s *Server) respond(conn *net.UnixConn, request []byte) (canContinue bool) 
 		return false
 	}
 
-	// The caller of Export may close the file after Withdraw, which must therefore wait until the file
-	// has been sent.
+	// The lock blocks Withdraw while the file is sent. After Withdraw, the file may be closed.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, isExported := s.exports[key]
