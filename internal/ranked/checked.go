@@ -10,9 +10,9 @@ import (
 )
 
 // Mutex is a sync.Mutex that prevents deadlocks by a fixed order of locks. The Rank of its class C
-// contains its position. For example, group locks at 3 precede pool locks at 5. Lock panics if the
-// goroutine already holds this lock, a lock with a later position, or another lock of the class,
-// unless the Rank has AllowsSeveral.
+// contains the position in this order. For example, a goroutine that holds a lock at position 5 may
+// acquire one at 6, but Lock panics for one at 4. Lock also panics if the goroutine already holds
+// this lock, or holds another lock of the class and the Rank does not have AllowsSeveral.
 type Mutex[C Class] struct{ mu sync.Mutex }
 
 // Lock acquires the lock.
@@ -42,8 +42,8 @@ func (s *Spin[C]) Unlock() {
 	s.spin.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with the checks of Mutex, which also apply to readers. In particular, a
-// goroutine must not call RLock twice: a writer that arrives in between would cause a deadlock.
+// RWMutex is a sync.RWMutex with the checks of Mutex, for readers and writers. A goroutine must not
+// hold a read lock twice, because a writer that calls Lock in between would cause a deadlock.
 type RWMutex[C Class] struct{ rw sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -70,8 +70,8 @@ func (m *RWMutex[C]) RUnlock() {
 	m.rw.RUnlock()
 }
 
-// lock acquires a lock. It checks the order first, because a deadlock would prevent a later check.
-// The address identifies the lock within its class.
+// lock checks the order before it acquires a lock, because l.Lock may wait forever. The address
+// identifies the lock.
 func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	var class C
 	rank := class.Rank()
@@ -80,8 +80,8 @@ func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	recordLock(rank, address, maxFrames)
 }
 
-// recordTry records the lock if TryLock has acquired it, and returns isAcquired. It does not check
-// the order, because TryLock does not wait.
+// recordTry records the result of TryLock and returns it. It does not check the order, because
+// TryLock does not wait.
 func recordTry[C Class](isAcquired bool, address unsafe.Pointer) bool {
 	if isAcquired {
 		var class C
@@ -91,8 +91,8 @@ func recordTry[C Class](isAcquired bool, address unsafe.Pointer) bool {
 	return isAcquired
 }
 
-// AssertMayWait panics if the goroutine holds a lock without Rank.CanWait. Call it before each wait
-// for another process.
+// AssertMayWait panics if the goroutine holds a lock whose Rank does not have CanWait. Call it
+// before each wait for another process.
 func AssertMayWait() { checkWait() }
 
 // AssertUnlocked panics if the goroutine holds any lock. Call it before each call of a user's

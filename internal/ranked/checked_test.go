@@ -11,6 +11,7 @@ import (
 	"symmem/internal/ranked"
 )
 
+// severalMu follows outerMu, innerMu and sharedMu, which have the orders 1, 2 and 3.
 type severalMu struct{}
 
 func (severalMu) Rank() ranked.Rank {
@@ -28,7 +29,7 @@ func recoverPanic(f func()) (text string) {
 	return ""
 }
 
-// readLocker acquires a lock for reading.
+// readLocker is a sync.Locker that acquires a lock for reading.
 type readLocker struct{ *ranked.RWMutex[sharedMu] }
 
 func (r readLocker) Lock()   { r.RLock() }
@@ -40,11 +41,11 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 	var shared ranked.RWMutex[sharedMu]
 	var several [2]ranked.Mutex[severalMu]
 	var otherInner ranked.Spin[innerMu]
-	type lockers []sync.Locker // acquired in this order
+	type lockers []sync.Locker // in the order of acquisition
 	for _, c := range []struct {
 		name  string
 		locks lockers
-		want  string // part of the panic's text, or "" if there must be no panic
+		want  string // part of the panic's text; "" if there is no panic
 	}{
 		{"in the order of ranks", lockers{&outer, &inner, &shared}, ""},
 		{"several locks of a class with AllowsSeveral", lockers{&several[0], &several[1]}, ""},
@@ -93,8 +94,8 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 	}
 }
 
-// The panic contains the stacks of both locks in the wrong order, and one of a goroutine that has
-// acquired such locks in the right order, here or in an earlier test.
+// The panic shows where the two locks were acquired in the wrong order, and where locks of their
+// classes were first acquired in the right order.
 func TestInversionReportsBothStacks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
@@ -115,6 +116,7 @@ func TestInversionReportsBothStacks(t *testing.T) {
 	for _, want := range []string{
 		"test.inner was acquired at\n\tsymmem/internal/ranked_test.lockFirst",
 		"test.outer is requested at\n\tsymmem/internal/ranked_test.lockSecond",
+		// An earlier test may have been the first.
 		"in the right order they were acquired at\n\tsymmem/internal/ranked_test.Test",
 	} {
 		if !strings.Contains(text, want) {
@@ -123,7 +125,7 @@ func TestInversionReportsBothStacks(t *testing.T) {
 	}
 }
 
-// lockFirst and lockSecond appear in stacks, because they are not inlined.
+// lockFirst and lockSecond have names that the test can find in stacks.
 //
 //go:noinline
 func lockFirst(l sync.Locker) { l.Lock() }
@@ -131,8 +133,8 @@ func lockFirst(l sync.Locker) { l.Lock() }
 //go:noinline
 func lockSecond(l sync.Locker) { l.Lock() }
 
-// TryLock does not wait, so it may be called out of order. A later Lock detects that the goroutine
-// holds the lock.
+// TryLock may be called out of order, because it does not wait. Afterwards, the goroutine holds the
+// lock, so Lock panics.
 func TestTryLockCountsAsHeld(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
@@ -157,7 +159,7 @@ func TestTryLockCountsAsHeld(t *testing.T) {
 	outer.Unlock() //nolint:staticcheck // The test checks that this does not block.
 }
 
-// After another goroutine has released inner, this goroutine holds no lock.
+// After another goroutine has unlocked inner, this goroutine may acquire outer, an earlier lock.
 func TestUnlockByAnotherGoroutine(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
@@ -175,7 +177,8 @@ func TestUnlockByAnotherGoroutine(t *testing.T) {
 	}
 }
 
-// A goroutine may wait for other processes while it holds only locks with CanWait, such as outer.
+// A goroutine may wait for another process while it holds outer, which has CanWait, but not while
+// it holds inner.
 func TestWaitingChecksHeldLocks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
@@ -190,7 +193,7 @@ func TestWaitingChecksHeldLocks(t *testing.T) {
 	}
 }
 
-// Tests of hot paths, which count allocations, also run with checked locks.
+// Other tests check that functions with locks do not allocate. They also run with checked locks.
 func TestCheckedLockDoesNotAllocate(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]

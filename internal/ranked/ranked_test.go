@@ -7,7 +7,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Classes of locks. A goroutine must acquire them in the order of their Rank methods.
+// Classes of locks, in the order in which a goroutine must acquire them.
 type (
 	outerMu  struct{}
 	innerMu  struct{}
