@@ -93,8 +93,8 @@ func encodeResponse(status uint32) []byte {
 	return binary.LittleEndian.AppendUint32(b, status)
 }
 
-// decodeResponse returns nil for statusFound. Other responses result in ErrUnknownKey, ErrRefused or
-// ErrProtocol.
+// decodeResponse returns nil for statusFound. For any other response, it returns an error that
+// matches ErrUnknownKey, ErrRefused or ErrProtocol.
 func decodeResponse(b []byte) error {
 	if !isFrame(b, responseBytes) {
 		return ErrProtocol

@@ -17,7 +17,7 @@ import (
 
 const (
 	// requestTimeout limits the time from the first byte of a request to the end of its response. A
-	// client sends a request in one write, so only a stopped or faulty client exceeds the limit.
+	// client never pauses within a request, unless it is stopped or faulty.
 	requestTimeout = 10 * time.Second
 	// acceptRetryPause keeps the server from spinning while Accept fails.
 	acceptRetryPause = 10 * time.Millisecond
