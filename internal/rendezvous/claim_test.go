@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// claimForOtherProcess claims w.Rank as a fictitious process would, by sending a greeting to the
+// claimForOtherProcess claims w.Rank in the name of another process, by sending a greeting to the
 // store. The claim lasts until the returned client is closed.
 func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
@@ -58,9 +58,9 @@ func TestDuplicateRankIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Ranks must agree on how often they have called Connect. The refused call does not count.
-	for _, m := range connectAll(ctx, t, worlds) {
-		closeLater(t, m)
+	// The refused call of Connect does not prevent the ranks from connecting now.
+	for _, member := range connectAll(ctx, t, worlds) {
+		closeLater(t, member)
 	}
 }
 
@@ -122,7 +122,7 @@ func captureWarnings(t *testing.T) <-chan string {
 	return warnings
 }
 
-// warningHandler sends log messages to a channel, or drops them if it is full.
+// warningHandler sends log messages to a channel. It drops messages while the channel is full.
 type warningHandler chan string
 
 func (w warningHandler) Handle(_ context.Context, r slog.Record) error {
@@ -138,7 +138,7 @@ func (warningHandler) Enabled(context.Context, slog.Level) bool { return true }
 func (w warningHandler) WithAttrs([]slog.Attr) slog.Handler     { return w }
 func (w warningHandler) WithGroup(string) slog.Handler          { return w }
 
-// A probe only asks whether a rank is claimed.
+// A probe asks whether a rank is claimed, without claiming it.
 func TestProbeClaimsNoRank(t *testing.T) {
 	ctx := testContext(t)
 	server, c := serveOn(t, privateAddress(), "")
@@ -156,21 +156,21 @@ func TestProbeClaimsNoRank(t *testing.T) {
 	}
 }
 
-// Rank 1 of 4 stores the size under "symmem/run/2/size of 1". Other keys of the job start with
-// "symmem/run/2/4". The size key does not contain the 4, so that ranks with a wrong size find it.
+// The job prefix ends with the number of ranks. The size key does not contain this number, so that
+// ranks with different numbers find each other's keys.
 func TestSizeKeyHasJobPrefix(t *testing.T) {
-	const sizeKeyEnd = "size of 1"
-	for _, runID := range []string{"", "none", "run"} {
+	for runID, wantPrefix := range map[string]string{
+		"":     "symmem/none/2/",
+		"none": "symmem/none/2/",
+		"run":  "symmem/run/2/",
+	} {
 		w := World{RunID: runID, Restart: 2, Size: 4}
-		sizeKey := w.sizeKey(1)
-		attempt, hasEnd := strings.CutSuffix(sizeKey, sizeKeyEnd)
-		if !hasEnd {
-			t.Errorf("run ID %q: got size key %q, want suffix %q", runID, sizeKey, sizeKeyEnd)
+		if got, want := w.sizeKey(1), wantPrefix+"size of 1"; got != want {
+			t.Errorf("run ID %q: got size key %q, want %q", runID, got, want)
 		}
 
-		wantJob := attempt + "4" // the size
-		if job := w.jobPrefix(); job != wantJob {
-			t.Errorf("run ID %q: got job prefix %q, want %q", runID, job, wantJob)
+		if got, want := w.jobPrefix(), wantPrefix+"4"; got != want {
+			t.Errorf("run ID %q: got job prefix %q, want %q", runID, got, want)
 		}
 	}
 }
@@ -201,6 +201,7 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 	}
 }
 
+// awaitKeys waits until the keys are set in the store at an endpoint.
 func awaitKeys(ctx context.Context, t *testing.T, endpoint Endpoint, keys ...string) {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)

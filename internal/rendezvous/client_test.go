@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// listenRaw listens on a new TCP address. It passes each connection to answer and then closes it.
+// listenRaw listens on a new TCP address. It calls answer for each connection, and then closes the
+// connection.
 func listenRaw(t *testing.T, answer func(net.Conn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,29 +48,35 @@ func TestClientReportsWrongProtocol(t *testing.T) {
 
 func TestClientRefusesInvalidReplies(t *testing.T) {
 	ctx := testContext(t)
-	const (
-		compareSetQuery = "02" + keyK + zero64 + zero64 // key and two empty values
-		waitQuery       = "06" + one64 + keyK           // number of keys, and one key
-	)
-	compareSet := func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err }
+	compareSet := func(c *Client) error {
+		_, err := c.CompareSet(ctx, "k", nil, nil)
+		return err
+	}
 	wait := func(c *Client) error { return c.Wait(ctx, "k") }
+	// Requests of these calls, in the notation of parseBytes.
+	const (
+		compareSetRequest = compareSetQuery + keyK + zero64 + zero64 // key and two empty values
+		waitRequest       = waitQuery + one64 + keyK                 // number of keys and one key
+	)
 	for name, test := range map[string]struct {
-		call      func(c *Client) error
-		wantQuery string // from the client, in the notation of parseBytes
-		reply     string // from the server, in the same notation
+		call   func(c *Client) error
+		script script
 	}{
 		"a huge value": {
-			call: compareSet, wantQuery: compareSetQuery, reply: "ffffffffffffffff",
+			call:   compareSet,
+			script: script{query: compareSetRequest, reply: "ffffffffffffffff"}, // length 1<<64 - 1
 		},
 		"a value over 8 MiB": {
-			call: compareSet, wantQuery: compareSetQuery, reply: "0100800000000000",
+			call:   compareSet,
+			script: script{query: compareSetRequest, reply: "0100800000000000"}, // length 8<<20 + 1
 		},
 		"a cancellation without CANCEL_WAIT": {
-			call: wait, wantQuery: waitQuery, reply: "01",
+			call:   wait,
+			script: script{query: waitRequest, reply: canceled},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, _ := scriptedClient(t, test.wantQuery, test.reply)
+			client, _ := scriptedClient(t, test.script)
 			if err := test.call(client); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("the call = %v, want ErrProtocol", err)
 			}
@@ -81,7 +88,7 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 	}
 }
 
-// startWait calls Wait for a key that is never set, on another goroutine.
+// startWait calls Wait on another goroutine, for a key that is never set.
 func startWait(t *testing.T, c *Client) <-chan error {
 	t.Helper()
 	result := make(chan error, 1)

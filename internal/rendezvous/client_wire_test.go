@@ -7,42 +7,46 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"testing"
 )
 
-// scriptedClient returns a client of a fake server, which expects the query want after the
-// handshake, and sends reply. Both have the notation of parseBytes: query 03 for the key "/k" of
-// length 2 is "03 0200000000000000 '/k'". If want ends with "ping", the client must add a PING. The
+// script describes a query and its reply, both in the notation of parseBytes. For example, a GET of
+// "/k", a key of 2 bytes, is "03 0200000000000000 '/k'".
+type script struct {
+	query   string
+	hasPing bool // whether a PING follows the query, because the query has no reply
+	reply   string
+}
+
+// scriptedClient returns a client of a fake server, which runs a script after the handshake. The
 // channel receives the result of the server.
-func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
+func scriptedClient(t *testing.T, s script) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
 	c := newClient("script", func(ctx context.Context) (*link, error) {
 		clientEnd, serverEnd := net.Pipe()
-		go func() { done <- runScript(t, serverEnd, want, reply) }()
+		go func() { done <- s.run(t, serverEnd) }()
 		return handshake(ctx, clientEnd, Endpoint{Address: "script"})
 	})
 	closeLater(t, c)
 	return c, done
 }
 
-func runScript(t *testing.T, conn net.Conn, want, reply string) error {
+func (s script) run(t *testing.T, conn net.Conn) error {
 	defer conn.Close()
 	err := answerQueryAndPing(t, conn, validateBytes, "") // the handshake
 	if err != nil {
 		return err
 	}
 
-	query, wantsPing := strings.CutSuffix(want, "ping")
-	if wantsPing {
-		return answerQueryAndPing(t, conn, query, reply)
+	if s.hasPing {
+		return answerQueryAndPing(t, conn, s.query, s.reply)
 	}
 
-	return answerQuery(t, conn, query, reply)
+	return answerQuery(t, conn, s.query, s.reply)
 }
 
-// answerQuery expects the bytes of want and writes reply.
+// answerQuery reads a query, compares it to want, and writes reply.
 func answerQuery(t *testing.T, conn net.Conn, want, reply string) error {
 	wantBytes := parseBytes(t, want)
 	got := make([]byte, len(wantBytes))
@@ -62,15 +66,14 @@ func answerQuery(t *testing.T, conn net.Conn, want, reply string) error {
 	return err
 }
 
-// answerQueryAndPing is answerQuery for a query and a PING, whose answer is its random nonce.
+// answerQueryAndPing is answerQuery for a query and a PING. The answer to a PING is its nonce.
 func answerQueryAndPing(t *testing.T, conn net.Conn, want, reply string) error {
-	const pingNumber = "0d"
-	err := answerQuery(t, conn, want+pingNumber, reply)
+	err := answerQuery(t, conn, want+pingQuery, reply)
 	if err != nil {
 		return err
 	}
 
-	var nonce [4]byte // follows the number of PING
+	var nonce [4]byte // random
 	if _, err := io.ReadFull(conn, nonce[:]); err != nil {
 		return err
 	}
@@ -82,36 +85,38 @@ func answerQueryAndPing(t *testing.T, conn net.Conn, want, reply string) error {
 func TestClientQueryBytes(t *testing.T) {
 	ctx := testContext(t)
 	for name, c := range map[string]struct {
-		call  func(c *Client) error
-		want  string
-		reply string
+		call   func(c *Client) error
+		script script
 	}{
 		"Set": {
-			call:  func(c *Client) error { return c.Set(ctx, "k", []byte("v")) },
-			want:  "01" + keyK + valueV + "ping", // A PING follows, because SET has no answer.
-			reply: "",
+			call:   func(c *Client) error { return c.Set(ctx, "k", []byte("v")) },
+			script: script{query: setQuery + keyK + valueV, hasPing: true},
 		},
 		"Add": {
-			call:  func(c *Client) error { _, err := c.Add(ctx, "k", 3); return err },
-			want:  "04" + keyK + three64,
-			reply: three64,
+			call: func(c *Client) error {
+				_, err := c.Add(ctx, "k", 3)
+				return err
+			},
+			script: script{query: addQuery + keyK + three64, reply: three64},
 		},
 		"CompareSet": {
 			call: func(c *Client) error {
-				_, err := c.CompareSet(ctx, "k", []byte("e"), nil)
+				const expected, desired = "e", ""
+				_, err := c.CompareSet(ctx, "k", []byte(expected), []byte(desired))
 				return err
 			},
-			want:  "02" + keyK + valueE + zero64,
-			reply: zero64,
+			script: script{query: compareSetQuery + keyK + valueE + zero64, reply: zero64},
 		},
 		"Wait": {
-			call:  func(c *Client) error { return c.Wait(ctx, "k", "l") },
-			want:  "06" + two64 + keyK + two64 + "'/l'", // number of keys, and two keys
-			reply: "00",
+			call: func(c *Client) error { return c.Wait(ctx, "k", "l") },
+			script: script{
+				query: waitQuery + two64 + keyK + two64 + "'/l'", // number of keys, two keys
+				reply: waitOver,
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, done := scriptedClient(t, c.want, c.reply)
+			client, done := scriptedClient(t, c.script)
 			if err := c.call(client); err != nil {
 				t.Errorf("the call = %v, want nil", err)
 			}
@@ -123,14 +128,14 @@ func TestClientQueryBytes(t *testing.T) {
 	}
 }
 
-// The server answers GET of a missing key with an empty value, so the client sends WAIT first.
+// The server answers a GET of a missing key with an empty value, so the client first sends a WAIT.
 func TestGetWaitsBeforeReading(t *testing.T) {
 	clientEnd, serverEnd := net.Pipe()
-	c := newClient("script", nil) // uses only the link below
+	c := newClient("script", nil) // never dials, because it has the link below
 	closeLater(t, c)
 	l := newLink(clientEnd, "script")
 	c.addLink(l)
-	_ = c.releaseLink(l, nil) // makes the link idle, and returns the given error, nil
+	_ = c.releaseLink(l, nil) // makes the link idle; returns nil
 	done := make(chan error, 1)
 	go func() { done <- answerWaitAndGet(t, serverEnd) }()
 	checkValue(t, c, "k", "v")
@@ -141,16 +146,16 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 
 func answerWaitAndGet(t *testing.T, conn net.Conn) error {
 	defer conn.Close()
-	err := answerQuery(t, conn, "06"+one64+keyK, "00") // WAIT
+	err := answerQuery(t, conn, waitQuery+one64+keyK, waitOver)
 	if err != nil {
 		return err
 	}
 
-	return answerQuery(t, conn, "03"+keyK, valueV) // GET
+	return answerQuery(t, conn, getQuery+keyK, valueV)
 }
 
-// isIncomplete means that part of a reply is still unread. A request that is canceled before its
-// first byte is sent does not change this.
+// isIncomplete means that part of a reply is still unread. It does not change if a request is
+// canceled before the first byte is sent.
 func TestRequestAbortedBeforeSendingKeepsIsIncomplete(t *testing.T) {
 	clientEnd, serverEnd := net.Pipe() // A write would wait for a reader of serverEnd.
 	closeLater(t, clientEnd)

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// stoppableConn simulates a connection of a process that is stopped, for example by Ctrl-Z: Read
-// blocks until the process continues.
+// stoppableConn simulates the connection of a process that can be stopped, for example by Ctrl-Z.
+// Read blocks while the process is stopped.
 type stoppableConn struct {
 	net.Conn
-	// continued is nil before stop. The channel is closed when the process continues.
+	// continued is nil before the process is stopped. The channel is closed when it continues.
 	continued atomic.Pointer[chan struct{}]
 }
 
@@ -29,7 +29,7 @@ func (c *stoppableConn) awaitContinued() {
 	}
 }
 
-func (c *stoppableConn) stop() (proceed func()) {
+func (c *stoppableConn) stop() (resume func()) {
 	continued := make(chan struct{})
 	c.continued.Store(&continued)
 	return func() { close(continued) }
@@ -37,34 +37,37 @@ func (c *stoppableConn) stop() (proceed func()) {
 
 // stoppedRankCase describes what happens while rank 1 is stopped. Rank 0 serves the store.
 type stoppedRankCase struct {
-	address       string // of the store
-	hasLeft       bool   // rank 0 announces that it leaves, instead of crashing
-	hasRank2Ended bool   // rank 2 ends earlier, so rank 1 has two unread reports
+	address        string // of the store
+	rank0Leaves    bool   // rank 0 announces that it leaves; otherwise, it crashes
+	rank2EndsFirst bool   // rank 1 then has two unread reports
 }
 
-// A stopped rank reads the announcement of rank 0 only after rank 0 has closed the connection. It
-// must still distinguish leaving from a crash.
+// A rank distinguishes leaving from a crash, even if it was stopped when rank 0 closed the store.
 func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 	t.Parallel()
-	const tcp = "127.0.0.1:0"
+	const tcpAddress = "127.0.0.1:0"
 	for name, c := range map[string]stoppedRankCase{
-		"rank 0 leaves": {address: privateAddress(), hasLeft: true},
+		"rank 0 leaves": {address: privateAddress(), rank0Leaves: true},
 		"rank 0 leaves after the end of rank 2": {
-			address: privateAddress(), hasLeft: true, hasRank2Ended: true,
+			address: privateAddress(), rank0Leaves: true, rank2EndsFirst: true,
 		},
-		"rank 0 of another machine leaves":    {address: tcp, hasLeft: true, hasRank2Ended: true},
-		"rank 0 ends":                         {address: privateAddress()},
-		"rank 0 ends after the end of rank 2": {address: privateAddress(), hasRank2Ended: true},
+		"rank 0 of another machine leaves": {
+			address: tcpAddress, rank0Leaves: true, rank2EndsFirst: true,
+		},
+		"rank 0 ends": {address: privateAddress()},
+		"rank 0 ends after the end of rank 2": {
+			address: privateAddress(), rank2EndsFirst: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server, _ := serveOn(t, c.address, "token")
 			endpoint := Endpoint{Address: server.Address(), Token: "token"}
 			rank1, conn := watchOverStoppableConn(t, endpoint)
-			proceed := conn.stop()
+			resume := conn.stop()
 			closeServer(t, server, c)
-			proceed()
-			checkEndOfRankZero(t, rank1, c.hasLeft)
+			resume()
+			checkEndOfRankZero(t, rank1, c.rank0Leaves)
 			if err := rank1.watcher.close(); err != nil {
 				t.Error(err)
 			}
@@ -72,8 +75,8 @@ func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 	}
 }
 
-// watchOverStoppableConn returns rank 1 of 3 and the connection on which it receives reports about
-// the ends of other ranks.
+// watchOverStoppableConn returns rank 1 of 3. On the connection, the store reports to rank 1 which
+// other ranks have ended.
 func watchOverStoppableConn(t *testing.T, endpoint Endpoint) (*Member, *stoppableConn) {
 	t.Helper()
 	network, addr, err := splitAddress(endpoint.Address)
@@ -91,7 +94,7 @@ func watchOverStoppableConn(t *testing.T, endpoint Endpoint) (*Member, *stoppabl
 
 		return handshake(ctx, conn, endpoint)
 	})
-	rank1 := &Member{world: worldsOf(3, Route{Kind: RouteServe})[1], keyPrefix: "base"}
+	rank1 := &Member{world: worldsOf(3, Route{Kind: RouteServe})[1], keyPrefix: "arbitrary"}
 	rank1.watcher, err = startEndWatcher(testContext(t), rank1, client)
 	if err != nil {
 		t.Fatal(err)
@@ -102,12 +105,12 @@ func watchOverStoppableConn(t *testing.T, endpoint Endpoint) (*Member, *stoppabl
 
 func closeServer(t *testing.T, server *Server, c stoppedRankCase) {
 	t.Helper()
-	if c.hasRank2Ended {
+	if c.rank2EndsFirst {
 		server.RecordExit(2, "rank 2 exited with code 3")
 	}
 
-	if c.hasLeft {
-		server.announceClosing() // gives up after flushTimeout, because rank 1 reads nothing
+	if c.rank0Leaves {
+		server.announceClosing() // returns after flushTimeout, because rank 1 does not read
 	}
 
 	if err := server.Close(); err != nil {
@@ -117,8 +120,8 @@ func closeServer(t *testing.T, server *Server, c stoppedRankCase) {
 
 func checkEndOfRankZero(t *testing.T, rank1 *Member, wantLeft bool) {
 	t.Helper()
-	hasAny := func(ended []*EndedError) bool { return len(ended) > 0 }
-	ended := rank1.AwaitEnded(testContext(t), []int{0}, hasAny)
+	isAnyEnded := func(ended []*EndedError) bool { return len(ended) > 0 }
+	ended := rank1.AwaitEnded(testContext(t), []int{0}, isAnyEnded)
 	if len(ended) != 1 || ended[0].HasLeft != wantLeft {
 		t.Fatalf("AwaitEnded = %+v, want one error with HasLeft = %t", ended, wantLeft)
 	}

@@ -36,11 +36,11 @@ func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 	}
 }
 
-// serveFunc serves the first connection of rank 1. Rank 0 ends when it returns.
+// serveFunc serves conn, the first connection of rank 1. Rank 0 ends when the function returns.
 type serveFunc func(t *testing.T, l net.Listener, conn net.Conn)
 
-// serveHandshake answers the handshake, VALIDATE and PING. Then it accepts the connection on which
-// rank 1 claims its rank, and closes it.
+// serveHandshake answers the handshake, which consists of VALIDATE and PING. Then it accepts and
+// closes a second connection, on which rank 1 would claim its rank.
 func serveHandshake(t *testing.T, l net.Listener, conn net.Conn) {
 	d := newDecoder(conn, "rank 1")
 	if _, err := d.readRequest(maxAuthBytes); err != nil { // VALIDATE
@@ -70,7 +70,7 @@ func serveHandshake(t *testing.T, l net.Listener, conn net.Conn) {
 }
 
 // serveUntilEnd calls serve with the first connection of rank 1, and then closes the store. It
-// returns when rank 1 has noticed this and retries.
+// returns when rank 1 tries to connect again.
 func serveUntilEnd(t *testing.T, l net.Listener, endpoint Endpoint, serve serveFunc) {
 	conn, err := l.Accept()
 	if err != nil {
@@ -109,13 +109,13 @@ func listenUnix(endpoint Endpoint) (net.Listener, error) {
 	return net.Listen("unix", strings.TrimPrefix(endpoint.Address, unixScheme))
 }
 
-// checkRankZeroEnded checks that Connect reports a crash of rank 0, not that it left.
+// checkRankZeroEnded checks that the error of Connect says that rank 0 has ended without leaving.
 func checkRankZeroEnded(t *testing.T, err error) {
 	t.Helper()
 	var absent *AbsentError
 	var ended *EndedError
-	hasErrors := errors.As(err, &absent) && errors.As(err, &ended)
-	if !hasErrors || ended.Rank != 0 || ended.HasLeft {
+	isAbsentAndEnded := errors.As(err, &absent) && errors.As(err, &ended)
+	if !isAbsentAndEnded || ended.Rank != 0 || ended.HasLeft {
 		t.Errorf("Connect = %v, want an AbsentError about the end of rank 0", err)
 	}
 }

@@ -44,7 +44,7 @@ func TestStoreContract(t *testing.T) {
 	}
 }
 
-// contractTests are the same for every kind of client. Each gets a client of a new store.
+// contractTests run for every kind of client. Each test gets a client of a new store.
 var contractTests = map[string]func(t *testing.T, c *Client){
 	"Get returns the value of Set":                             testSetGet,
 	"Add starts from zero":                                     testAdd,
@@ -110,15 +110,15 @@ func testAdd(t *testing.T, c *Client) {
 }
 
 func testCompareSet(t *testing.T, c *Client) {
-	// All calls use one key. An empty expected value means that the key is missing.
+	// The key is missing before the first calls.
 	for _, call := range []struct {
 		expected string
 		desired  string
 		want     string // the value afterwards, or expected if the key is still missing
 	}{
-		{expected: "other", desired: "x", want: "other"}, // stores nothing
+		{expected: "other", desired: "x", want: "other"}, // does not match
 		{expected: "", desired: "one", want: "one"},
-		{expected: "", desired: "two", want: "one"}, // stores nothing
+		{expected: "", desired: "two", want: "one"}, // does not match
 		{expected: "one", desired: "two", want: "two"},
 		{expected: "two", desired: "", want: ""},
 	} {
@@ -148,7 +148,7 @@ func testGetWaits(t *testing.T, c *Client) {
 }
 
 func testWaitErrorListsKeys(t *testing.T, c *Client) {
-	const want = `here" and 2 more` // of three keys
+	const want = `here" and 2 more` // names only the first of the three keys
 	mustSet(t, c, "here", "")
 	cause := errors.New("test cause")
 	err := waitUntilCanceled(t, c, cause, "here", "there", "nowhere")
@@ -157,27 +157,28 @@ func testWaitErrorListsKeys(t *testing.T, c *Client) {
 	}
 }
 
-// waitUntilCanceled calls Wait, cancels it and returns its error. The server may never receive the
-// query.
+// waitUntilCanceled calls Wait, cancels it and returns its error. The cancellation may come before
+// the server receives the query.
 func waitUntilCanceled(t *testing.T, c *Client, cause error, keys ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	done := make(chan error, 1)
 	go func() { done <- c.Wait(ctx, keys...) }()
-	mustSet(t, c, "other key", "v") // allows time for the Wait to reach the server
+	mustSet(t, c, "other key", "v") // usually allows the query to reach the server first
 	cancel(cause)
 	return <-done
 }
 
 func testCanceledWait(t *testing.T, c *Client) {
-	for range 5 { // Some waits reach the server before they are canceled.
+	const attempts = 5 // so that some queries reach the server before they are canceled
+	for range attempts {
 		err := waitUntilCanceled(t, c, context.Canceled, "never")
 		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("Wait = %v, want context.Canceled", err)
 		}
 	}
 
-	// Later calls work, and can be canceled, too.
+	// Later calls work and can be canceled.
 	mustSet(t, c, "never", "late")
 	checkValue(t, c, "never", "late")
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -205,34 +206,36 @@ func testConcurrentAdds(t *testing.T, c *Client) {
 	checkValue(t, c, "n", fmt.Sprint(callerCount*callCount))
 }
 
-// testWaitDoesNotBlock starts a chain of goroutines that each wait for a key and then set the next.
-// It would hang if a Wait blocked other goroutines.
+// testWaitDoesNotBlock starts goroutines that form a chain: each waits for a key and then sets the
+// key for which the next one waits. The test would hang if a Wait blocked other goroutines.
 func testWaitDoesNotBlock(t *testing.T, c *Client) {
 	const goroutineCount = 16
 	ctx := testContext(t)
 	var goroutines sync.WaitGroup
 	for i := range goroutineCount {
 		goroutines.Go(func() {
-			if err := c.Wait(ctx, fmt.Sprint(i)); err != nil {
+			ownKey, nextKey := fmt.Sprint(i), fmt.Sprint(i+1)
+			if err := c.Wait(ctx, ownKey); err != nil {
 				t.Error(err)
 			}
 
-			if err := c.Set(ctx, fmt.Sprint(i+1), nil); err != nil {
+			if err := c.Set(ctx, nextKey, nil); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 
-	mustSet(t, c, "0", "")
-	checkValue(t, c, fmt.Sprint(goroutineCount), "")
+	mustSet(t, c, "0", "") // starts the chain
+	lastKey := fmt.Sprint(goroutineCount)
+	checkValue(t, c, lastKey, "")
 	goroutines.Wait()
 }
 
 func testTooLarge(t *testing.T, c *Client) {
 	ctx := testContext(t)
-	longKey := strings.Repeat("k", maxKeyBytes)
+	longKey := strings.Repeat("k", maxKeyBytes) // The client adds a slash.
 	for name, err := range map[string]error{
-		"Set of a long key":      c.Set(ctx, longKey, nil), // The client adds a slash.
+		"Set of a long key":      c.Set(ctx, longKey, nil),
 		"Set of a long value":    c.Set(ctx, "k", make([]byte, maxValueBytes+1)),
 		"Wait for too many keys": c.Wait(ctx, make([]string, maxKeys+1)...),
 	} {

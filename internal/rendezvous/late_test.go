@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// reportEvery is short, because the tests wait for reports.
-const reportEvery = time.Millisecond
+// reportInterval is short, because the tests wait for reports.
+const reportInterval = time.Millisecond
 
-// Rank 1 reports that rank 0 is absent. When rank 0 has started, rank 1 reports rank 2, which never
-// starts.
+// At first, only rank 1 has started, and reports that rank 0 is absent. When rank 0 has started,
+// rank 1 reports that rank 2 is absent.
 func TestLateRanksAreReported(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	reported := make(chan []int)
@@ -27,18 +27,18 @@ func TestLateRanksAreReported(t *testing.T) {
 			}
 		}
 
-		return reportEvery
+		return reportInterval
 	}
-	errs := make(chan error)
+	connectResults := make(chan error)
 	connect := func(w World) {
 		_, m, err := Connect(ctx, w)
 		if err == nil {
 			err = m.Close()
 		}
 
-		errs <- err
+		connectResults <- err
 	}
-	const reportCount = 2 // Reports are repeated.
+	const reportCount = 2 // checks that reports are repeated
 	go connect(worlds[1])
 	for range reportCount {
 		awaitReported(t, reported, 0)
@@ -50,14 +50,14 @@ func TestLateRanksAreReported(t *testing.T) {
 	}
 
 	cancel()
-	for range 2 { // the calls of Connect on ranks 0 and 1
-		if err := <-errs; !errors.Is(err, context.Canceled) {
+	for range 2 { // ranks 0 and 1
+		if err := <-connectResults; !errors.Is(err, context.Canceled) {
 			t.Errorf("Connect = %v, want context.Canceled", err)
 		}
 	}
 }
 
-// awaitReported drops reports until one lists only the rank want.
+// awaitReported waits for a report that lists only the rank want. It drops other reports.
 func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	t.Helper()
 	timeout := time.After(testTimeout)
@@ -73,7 +73,7 @@ func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	}
 }
 
-// Rank 0 serves the store. When it leaves, it waits for the other ranks and reports them.
+// Rank 0 serves the store. While it waits for the other ranks to leave, it reports them.
 func TestConnectedRanksAreReportedDuringLeave(t *testing.T) {
 	ctx := testContext(t)
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
@@ -87,7 +87,7 @@ func TestConnectedRanksAreReportedDuringLeave(t *testing.T) {
 			}
 		}
 
-		return reportEvery
+		return reportInterval
 	}
 	members := connectAll(ctx, t, worlds)
 	if err := members[1].Close(); err != nil {

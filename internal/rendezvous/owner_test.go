@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// checkAddressOwner returns a PeerError if a process of another user listens on the address, and
-// otherwise advice, for example to join PyTorch's store by setting EnvStore.
+// The advice to join PyTorch's store by setting EnvStore is only for stores of the same user.
 func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
 	unix, _ := serveOn(t, privateAddress(), "")
@@ -37,10 +36,10 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 
 func TestUnknownOwnerIsNotBlamed(t *testing.T) {
 	const want = "cannot find out"
-	const uid = 0 // arbitrary
+	const anyUID = 0
 	unusedAddresses := []string{privateAddress(), "127.0.0.1:1"}
 	for _, address := range unusedAddresses {
-		advice, err := checkAddressOwner(testContext(t), Endpoint{Address: address}, uid)
+		advice, err := checkAddressOwner(testContext(t), Endpoint{Address: address}, anyUID)
 		if err != nil || !strings.Contains(advice, want) {
 			t.Errorf("checkAddressOwner(%s) = %q, %v; want advice with %q", address, advice, err, want)
 		}
@@ -58,8 +57,8 @@ func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 	}
 }
 
-// joinUsedAddress listens on an address and returns the error of joinService for it. It cancels the
-// context, because joinService would retry.
+// joinUsedAddress listens on an address and returns the error of joinService for the address. It
+// cancels the context of joinService, which would otherwise retry.
 func joinUsedAddress(t *testing.T, address string) error {
 	t.Helper()
 	network, addr, err := splitAddress(address)
@@ -80,7 +79,7 @@ func joinUsedAddress(t *testing.T, address string) error {
 		cancel()
 	} else {
 		go func() {
-			// joinService connects to a Unix socket to find its owner. It needs ctx until then.
+			// Before the cancellation, joinService must connect, to find the owner of the socket.
 			if conn, err := l.Accept(); err == nil {
 				conn.Close()
 			}

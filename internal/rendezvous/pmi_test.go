@@ -13,18 +13,17 @@ import (
 	"testing"
 )
 
-// fakeManager is a process manager of MPI. Ranks use it to exchange the endpoint of the store:
-// rank 0, the leader, puts it under a key, and all ranks get it after a barrier. The protocol,
-// PMI-1, consists of lines: "cmd=get kvsname=kvs_1 key=k" has the answer
-// "cmd=get_result rc=0 value=v".
+// fakeManager is a process manager of MPI. Rank 0, the leader, puts the endpoint of the store under
+// a key. After a barrier, all ranks get the value of this key. The protocol, PMI-1, consists of
+// lines: "cmd=get kvsname=kvs_1 key=k" has the answer "cmd=get_result rc=0 value=v".
 type fakeManager struct {
 	barrier sync.WaitGroup // counts the ranks that have not arrived at the barrier
 
 	mu     sync.Mutex
-	values map[string]string // by kvsname+key; guarded by mu
+	values map[string]string // by kvsname and key, concatenated; guarded by mu
 }
 
-// serve answers the commands of a rank, and returns them when the connection is closed.
+// serve answers the commands of a rank until the connection is closed. It returns these commands.
 func (m *fakeManager) serve(conn net.Conn) (commands []string, err error) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
@@ -43,7 +42,7 @@ func (m *fakeManager) serve(conn net.Conn) (commands []string, err error) {
 	return commands, lines.Err()
 }
 
-// answer returns the answer to a command. It blocks at a barrier.
+// answer returns the answer to a command. For barrier_in, it blocks until all ranks have sent one.
 func (m *fakeManager) answer(fields map[string]string) string {
 	if fields["cmd"] == "barrier_in" {
 		m.barrier.Done()
@@ -53,7 +52,7 @@ func (m *fakeManager) answer(fields map[string]string) string {
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := fields["kvsname"] + fields["key"] // empty if the command has no key
+	key := fields["kvsname"] + fields["key"] // meaningless except for put and get
 	switch fields["cmd"] {
 	case "init":
 		return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"
@@ -73,8 +72,8 @@ func (m *fakeManager) answer(fields map[string]string) string {
 	return "cmd=unknown rc=-1"
 }
 
-// socketPair returns two connected sockets. A real process manager passes rankFD to the rank in the
-// variable PMI_FD.
+// socketPair returns two connected sockets. rankFD is the one that a process manager passes to the
+// rank in the environment variable PMI_FD.
 func socketPair(t *testing.T) (manager net.Conn, rankFD int) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -91,8 +90,7 @@ func socketPair(t *testing.T) (manager net.Conn, rankFD int) {
 
 	rankFD = fds[1]
 	t.Cleanup(func() {
-		// Another test may get the same descriptor.
-		pmiResults.Delete(rankFD)
+		pmiResults.Delete(rankFD) // Another test may get the same descriptor.
 		syscall.Close(rankFD)
 	})
 	return manager, rankFD
@@ -119,7 +117,7 @@ func TestRanksConnectByPMI(t *testing.T) {
 	}
 
 	for rank := range worlds {
-		// Connect leaves the descriptor open. This ends fakeManager.serve.
+		// Connect leaves the descriptor open. The shutdown ends fakeManager.serve.
 		if err := syscall.Shutdown(worlds[rank].Route.FD, syscall.SHUT_RDWR); err != nil {
 			t.Error(err)
 		}
@@ -128,7 +126,7 @@ func TestRanksConnectByPMI(t *testing.T) {
 	servers.Wait()
 }
 
-// checkCommands serves a rank, which must perform exactly one exchange.
+// checkCommands serves a rank and checks that the rank performs exactly one exchange.
 func checkCommands(t *testing.T, m *fakeManager, conn net.Conn, rank int) {
 	commands, err := m.serve(conn)
 	want := "init get_maxes get_my_kvsname barrier_in get finalize"
@@ -145,32 +143,32 @@ func checkCommands(t *testing.T, m *fakeManager, conn net.Conn, rank int) {
 func TestPMIProtocolViolations(t *testing.T) {
 	const initReply = "cmd=response_to_init rc=0\n"
 	for name, c := range map[string]struct {
-		answer    string // sent at once, before the manager closes its end
-		wantError string // a part of the error
+		answers   string // all lines of the manager, sent before any request
+		wantError string // part of the error
 	}{
-		"closed connection": {answer: "", wantError: "unexpected EOF"},
+		"closed connection": {answers: "", wantError: "unexpected EOF"},
 		"error reply": {
-			answer: "cmd=response_to_init rc=-1 msg=no\n", wantError: `rc="-1" msg="no"`,
+			answers: "cmd=response_to_init rc=-1 msg=no\n", wantError: `rc="-1" msg="no"`,
 		},
 		"reply to another command": {
-			answer: "cmd=maxes rc=0\n", wantError: "init got the reply",
+			answers: "cmd=maxes rc=0\n", wantError: "init got the reply",
 		},
 		"field without a name": {
-			answer: "cmd=response_to_init ok\n", wantError: `invalid field "ok"`,
+			answers: "cmd=response_to_init ok\n", wantError: `invalid field "ok"`,
 		},
 		"duplicate field": {
-			answer: "cmd=response_to_init rc=0 rc=0\n", wantError: `invalid field "rc=0"`,
+			answers: "cmd=response_to_init rc=0 rc=0\n", wantError: `invalid field "rc=0"`,
 		},
 		"keys are too short": {
-			answer: initReply + "cmd=maxes keylen_max=8 vallen_max=64\n", wantError: "keylen_max",
+			answers: initReply + "cmd=maxes keylen_max=8 vallen_max=64\n", wantError: "keylen_max",
 		},
-		"missing limits": {answer: initReply + "cmd=maxes\n", wantError: `keylen_max is ""`},
-		"huge line":      {answer: strings.Repeat("x", pmiLineBytes+1), wantError: "buffer full"},
+		"missing limits": {answers: initReply + "cmd=maxes\n", wantError: `keylen_max is ""`},
+		"huge line":      {answers: strings.Repeat("x", pmiLineBytes+1), wantError: "buffer full"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, fd := socketPair(t)
 			go func() {
-				_, _ = conn.Write([]byte(c.answer))
+				_, _ = conn.Write([]byte(c.answers))
 				_ = conn.(*net.UnixConn).CloseWrite()
 			}()
 			defer conn.Close()
@@ -189,7 +187,7 @@ func TestPMIExchangeStopsWhenContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("canceled by the test")
 	go func() {
-		// After its first line, the rank waits for an answer, which never comes.
+		// Cancel when the rank has sent a line and waits for the answer.
 		_, _ = bufio.NewReader(conn).ReadString('\n')
 		cancel(cause)
 	}()
@@ -199,7 +197,7 @@ func TestPMIExchangeStopsWhenContextEnds(t *testing.T) {
 		t.Fatalf("pmiEndpoint = %v, want %v", err, cause)
 	}
 
-	const closedFD = 1 << 20 // so large that no file has it
+	const closedFD = 1 << 20 // larger than any open descriptor
 	_, err = pmiEndpoint(ctx, closedFD, isLeader)
 	if !errors.Is(err, syscall.EBADF) {
 		t.Fatalf("pmiEndpoint of a closed descriptor = %v; want EBADF", err)

@@ -62,15 +62,13 @@ func TestTCPRequiresToken(t *testing.T) {
 	}
 }
 
-// Before the token, the server accepts a PING, but no request that is too long to contain a token.
+// Before authentication, the server accepts a PING, but no request that is too long for a token.
 func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	s := newServer("test", "secret")
 	closeLater(t, s)
 	conn := openRawConn(t, s)
-	const pingAnswer = "01020304"
-	const ping = "0d" + pingAnswer
-	send(t, conn, validateBytes+ping)
-	expect(t, conn, pingAnswer)
+	send(t, conn, validateBytes+pingQuery+pingNonce)
+	expect(t, conn, pingNonce)
 	longKey := strings.Repeat("k", maxTokenBytes)
 	longRequest := request{query: queryCheck, keys: []string{longKey, longKey}}
 	go func() { _, _ = conn.Write(longRequest.encode(nil)) }()
@@ -80,8 +78,8 @@ func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	}
 }
 
-// Over a Unix socket, a client refuses servers of other users, and a server refuses their clients.
-// The test changes the expected user instead of the actual one.
+// On a Unix socket, clients and servers refuse peers of other users. Both sides of this test run in
+// one process, so the test changes the user that each side expects.
 func TestOtherUsersAreRefused(t *testing.T) {
 	s, c := serveOn(t, privateAddress(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
@@ -109,7 +107,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 }
 
-// listenForUser is like Listen on a Unix socket, but the server accepts only the given user.
+// listenForUser listens on a Unix socket and accepts only clients of the given user.
 func listenForUser(t *testing.T, uid uint32) *Server {
 	t.Helper()
 	server := newServer(privateAddress(), "")

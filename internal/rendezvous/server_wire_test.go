@@ -38,81 +38,123 @@ func parseBytes(t testing.TB, text string) []byte {
 	return b
 }
 
-// validateBytes is VALIDATE with its magic number, the first query of each connection.
+// validateBytes is VALIDATE with protocolMagic, the first query of each connection.
 const validateBytes = "00 cef7853c"
+
+// Query numbers.
+const (
+	setQuery        = "01"
+	compareSetQuery = "02"
+	getQuery        = "03"
+	addQuery        = "04"
+	checkQuery      = "05"
+	waitQuery       = "06"
+	numKeysQuery    = "07"
+	deleteQuery     = "08"
+	appendQuery     = "09"
+	multiGetQuery   = "0a"
+	multiSetQuery   = "0b"
+	cancelWaitQuery = "0c"
+	pingQuery       = "0d"
+	queuePushQuery  = "0e"
+	queuePopQuery   = "0f"
+	queueLenQuery   = "10"
+	listKeysQuery   = "11"
+	barrierQuery    = "12"
+	unknownQuery    = "13"
+)
+
+// One-byte answers, such as replyReady.
+const (
+	ready    = "00"
+	notReady = "01"
+	waitOver = "00"
+	canceled = "01"
+)
+
+// pingNonce follows pingQuery. The answer repeats it.
+const pingNonce = "01020304" // arbitrary
 
 // Little-endian numbers of 64 bits.
 const (
-	zero64  = "0000000000000000"
-	one64   = "0100000000000000"
-	two64   = "0200000000000000"
-	three64 = "0300000000000000"
+	minusTwo64 = "feffffffffffffff"
+	zero64     = "0000000000000000"
+	one64      = "0100000000000000"
+	two64      = "0200000000000000"
+	three64    = "0300000000000000"
 )
 
-// Keys after their lengths. keyX is never set in exchanges.
+// Encoded keys: length and text. A Client adds the slashes to the keys k, n and x.
 const (
 	keyA = one64 + "'a'"
 	keyB = one64 + "'b'"
 	keyC = one64 + "'c'"
 	keyK = two64 + "'/k'"
 	keyN = two64 + "'/n'"
-	keyQ = one64 + "'q'" // of a queue
-	keyX = two64 + "'/x'"
+	keyQ = one64 + "'q'"  // of a queue
+	keyX = two64 + "'/x'" // never set in exchanges
 )
 
-// Values after their lengths.
+// Encoded values: length and text.
 const (
-	value1 = one64 + "'1'"
-	value2 = one64 + "'2'"
-	valueD = one64 + "'d'"
-	valueE = one64 + "'e'"
-	valueV = one64 + "'v'"
-	valueW = one64 + "'w'"
-	valueX = one64 + "'x'"
+	value1  = one64 + "'1'"
+	value2  = one64 + "'2'"
+	valueD  = one64 + "'d'"
+	valueE  = one64 + "'e'"
+	valueV  = one64 + "'v'"
+	valueW  = one64 + "'w'"
+	valueX  = one64 + "'x'"
+	valueWX = two64 + "'wx'"
 )
 
-// exchanges has examples of every query except VALIDATE. Later answers depend on earlier queries.
+// exchanges contains every query except VALIDATE. They are sent to one server, in this order.
 var exchanges = []struct {
 	name string
 	send string // the query
 	want string // the server's answer, or "" if it sends none
 }{
-	{name: "PING", send: "0d 78563412", want: "78563412"},
-	{name: "SET", send: "01" + keyK + valueV},
-	{name: "GET", send: "03" + keyK, want: valueV},
-	{name: "GET of a missing key", send: "03" + keyX, want: zero64},
-	{name: "COMPARE_SET that matches", send: "02" + keyK + valueV + valueW, want: valueW},
-	{name: "COMPARE_SET that does not match", send: "02" + keyK + valueV + zero64, want: valueW},
-	{name: "COMPARE_SET of a missing key", send: "02" + keyX + valueE + valueD, want: valueE},
-	{name: "ADD", send: "04" + keyN + "feffffffffffffff", want: "feffffffffffffff"}, // 0 + -2
-	{name: "ADD again", send: "04" + keyN + three64, want: one64},
-	{name: "GET of a number", send: "03" + keyN, want: value1},
-	{name: "CHECK of existing keys", send: "05" + two64 + keyK + keyN, want: "00"},
-	{name: "CHECK of a missing key", send: "05" + two64 + keyK + keyX, want: "01"},
-	{name: "CHECK of no keys", send: "05" + zero64, want: "00"},
-	{name: "WAIT for an existing key", send: "06" + one64 + keyK, want: "00"},
-	{name: "WAIT for a missing key", send: "06" + one64 + keyX},
-	{name: "CANCEL_WAIT", send: "0c", want: "01"},
-	{name: "CANCEL_WAIT without a wait", send: "0c", want: "01"},
-	{name: "GETNUMKEYS", send: "07", want: two64},
-	{name: "DELETE_KEY", send: "08" + keyN, want: one64},
-	{name: "DELETE_KEY again", send: "08" + keyN, want: zero64},
-	{name: "APPEND", send: "09" + keyK + valueX},
-	{name: "MULTI_GET", send: "0a" + two64 + keyK + keyX, want: two64 + "'wx'" + zero64},
-	{name: "MULTI_GET of no keys", send: "0a" + zero64},
-	{name: "MULTI_SET", send: "0b" + two64 + keyA + value1 + keyB + zero64},
-	{name: "QUEUE_PUSH", send: "0e" + keyQ + value1},
-	{name: "QUEUE_PUSH again", send: "0e" + keyQ + value2},
-	{name: "QUEUE_LEN", send: "10" + keyQ, want: two64},
-	{name: "CHECK of a non-empty queue", send: "05" + one64 + keyQ, want: "00"},
+	{name: "PING", send: pingQuery + "78563412", want: "78563412"},
+	{name: "SET", send: setQuery + keyK + valueV},
+	{name: "GET", send: getQuery + keyK, want: valueV},
+	{name: "GET of a missing key", send: getQuery + keyX, want: zero64},
+	{name: "COMPARE_SET that matches", send: compareSetQuery + keyK + valueV + valueW, want: valueW},
+	{
+		name: "COMPARE_SET that does not match",
+		send: compareSetQuery + keyK + valueV + zero64, want: valueW,
+	},
+	{
+		name: "COMPARE_SET of a missing key",
+		send: compareSetQuery + keyX + valueE + valueD, want: valueE,
+	},
+	{name: "ADD to a missing key", send: addQuery + keyN + minusTwo64, want: minusTwo64},
+	{name: "ADD again", send: addQuery + keyN + three64, want: one64},
+	{name: "GET of a number", send: getQuery + keyN, want: value1},
+	{name: "CHECK of existing keys", send: checkQuery + two64 + keyK + keyN, want: ready},
+	{name: "CHECK of a missing key", send: checkQuery + two64 + keyK + keyX, want: notReady},
+	{name: "CHECK of no keys", send: checkQuery + zero64, want: ready},
+	{name: "WAIT for an existing key", send: waitQuery + one64 + keyK, want: waitOver},
+	{name: "WAIT for a missing key", send: waitQuery + one64 + keyX},
+	{name: "CANCEL_WAIT", send: cancelWaitQuery, want: canceled},
+	{name: "CANCEL_WAIT without a wait", send: cancelWaitQuery, want: canceled},
+	{name: "GETNUMKEYS", send: numKeysQuery, want: two64},
+	{name: "DELETE_KEY", send: deleteQuery + keyN, want: one64},
+	{name: "DELETE_KEY again", send: deleteQuery + keyN, want: zero64},
+	{name: "APPEND", send: appendQuery + keyK + valueX},
+	{name: "MULTI_GET", send: multiGetQuery + two64 + keyK + keyX, want: valueWX + zero64},
+	{name: "MULTI_GET of no keys", send: multiGetQuery + zero64},
+	{name: "MULTI_SET", send: multiSetQuery + two64 + keyA + value1 + keyB + zero64},
+	{name: "QUEUE_PUSH", send: queuePushQuery + keyQ + value1},
+	{name: "QUEUE_PUSH again", send: queuePushQuery + keyQ + value2},
+	{name: "QUEUE_LEN", send: queueLenQuery + keyQ, want: two64},
+	{name: "CHECK of a non-empty queue", send: checkQuery + one64 + keyQ, want: ready},
 	// QUEUE_POP answers with the former length of the queue, and the first value.
-	{name: "QUEUE_POP", send: "0f" + keyQ, want: two64 + value1},
-	{name: "QUEUE_POP of the last value", send: "0f" + keyQ, want: one64 + value2},
-	{name: "QUEUE_POP of an empty queue", send: "0f" + keyQ, want: zero64},
-	{name: "LIST_KEYS", send: "11", want: three64 + keyK + keyA + keyB},
-	{name: "BARRIER for one rank", send: "12" + keyB + one64, want: "00"},
-	{name: "BARRIER for two ranks", send: "12" + keyC + two64},
-	{name: "CANCEL_WAIT at a barrier", send: "0c", want: "01"},
+	{name: "QUEUE_POP", send: queuePopQuery + keyQ, want: two64 + value1},
+	{name: "QUEUE_POP of the last value", send: queuePopQuery + keyQ, want: one64 + value2},
+	{name: "QUEUE_POP of an empty queue", send: queuePopQuery + keyQ, want: zero64},
+	{name: "LIST_KEYS", send: listKeysQuery, want: three64 + keyK + keyA + keyB},
+	{name: "BARRIER for one rank", send: barrierQuery + keyB + one64, want: waitOver},
+	{name: "BARRIER for two ranks", send: barrierQuery + keyC + two64},
+	{name: "CANCEL_WAIT at a barrier", send: cancelWaitQuery, want: canceled},
 }
 
 // openRawConn connects to a server as a remote client, but without a handshake.
@@ -153,19 +195,17 @@ func expect(t *testing.T, conn io.Reader, text string) {
 	}
 }
 
-// A PING after each query detects an answer that is too long.
+// A PING after each query detects extra bytes in the answer.
 func TestServerAnswerBytes(t *testing.T) {
-	const pingAnswer = "01020304"
-	const ping = "0d" + pingAnswer
 	conn := openTestConn(t)
 	send(t, conn, validateBytes)
-	tested := map[byte]bool{0: true} // by query number; 0 is VALIDATE
+	tested := map[byte]bool{0: true} // by query number; 0 is VALIDATE, sent above
 	for _, exchange := range exchanges {
 		t.Log(exchange.name)
 		queryNumber := parseBytes(t, exchange.send)[0]
 		tested[queryNumber] = true
-		send(t, conn, exchange.send+ping)
-		expect(t, conn, exchange.want+pingAnswer)
+		send(t, conn, exchange.send+pingQuery+pingNonce)
+		expect(t, conn, exchange.want+pingNonce)
 	}
 
 	if len(tested) != int(queryCount) {
@@ -194,7 +234,7 @@ func TestServerReadsSingleBytes(t *testing.T) {
 	expect(t, conn, answers)
 }
 
-// checkServerCloses checks that a new server reads b and closes the connection without an answer.
+// checkServerCloses checks that a new server closes the connection without an answer to b.
 func checkServerCloses(t *testing.T, b []byte) {
 	t.Helper()
 	conn := openTestConn(t)
@@ -207,30 +247,30 @@ func checkServerCloses(t *testing.T, b []byte) {
 
 func TestServerClosesInvalidConnections(t *testing.T) {
 	for name, text := range map[string]string{
-		"another first query":   "0d 01020304",
+		"another first query":   pingQuery + pingNonce,
 		"the wrong magic":       "00 cef7853d",
 		"HTTP":                  "'GET / HTTP/1.1'",
-		"an unknown query":      validateBytes + "13",
+		"an unknown query":      validateBytes + unknownQuery,
 		"VALIDATE twice":        validateBytes + validateBytes,
-		"a key over 8 KiB":      validateBytes + "03 0120000000000000",
-		"a value over 8 MiB":    validateBytes + "01" + keyA + "0100800000000000",
-		"a huge key":            validateBytes + "03 ffffffffffffffff",
-		"more than 128 Ki keys": validateBytes + "05 0100020000000000",
+		"a key over 8 KiB":      validateBytes + getQuery + "0120000000000000",
+		"a value over 8 MiB":    validateBytes + setQuery + keyA + "0100800000000000",
+		"a huge key":            validateBytes + getQuery + "ffffffffffffffff",
+		"more than 128 Ki keys": validateBytes + checkQuery + "0100020000000000",
 		"ADD to a value that is not a number": validateBytes +
-			"01" + keyA + valueV + "04" + keyA + one64,
+			setQuery + keyA + valueV + addQuery + keyA + one64,
 		"a second WAIT": validateBytes +
-			"06" + one64 + keyB + "06" + one64 + keyC,
+			waitQuery + one64 + keyB + waitQuery + one64 + keyC,
 		"BARRIER during WAIT": validateBytes +
-			"06" + one64 + keyB + "12" + keyC + one64,
+			waitQuery + one64 + keyB + barrierQuery + keyC + one64,
 	} {
 		t.Run(name, func(t *testing.T) { checkServerCloses(t, parseBytes(t, text)) })
 	}
 
 	t.Run("an APPEND beyond the limit", func(t *testing.T) {
 		const maxValueBytes64 = "0000800000000000"
-		b := parseBytes(t, validateBytes+"01"+keyA+maxValueBytes64) // SET
+		b := parseBytes(t, validateBytes+setQuery+keyA+maxValueBytes64)
 		b = append(b, make([]byte, maxValueBytes)...)
-		b = append(b, parseBytes(t, "09"+keyA+valueX)...) // APPEND of one byte
+		b = append(b, parseBytes(t, appendQuery+keyA+valueX)...)
 		checkServerCloses(t, b)
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Each call of Connect joins a world, a set of ranks, and returns a Member to leave it. If rank 0
-// calls Connect twice at one address, both worlds share the store that it serves.
+// Ranks that call Connect together form a world, and each gets a Member to leave the world. If rank
+// 0 calls Connect twice for one address, both worlds share the store that rank 0 serves.
 
 func routeToRankZero() Route {
 	return Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
@@ -38,8 +38,8 @@ func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 			slices.Reverse(members)
 		}
 
-		for _, m := range members {
-			err = errors.Join(err, m.Close())
+		for _, member := range members {
+			err = errors.Join(err, member.Close())
 		}
 
 		return err
@@ -67,8 +67,8 @@ func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	}
 }
 
-// Ranks 0 and 1 join two worlds, and leave first the large one, to which rank 2 belongs. Rank 2 can
-// still use the store.
+// Ranks 0 and 1 join a large world with rank 2, and a small one without it. When they have left the
+// large world, rank 2 can still use the store.
 func TestServerOutlivesFirstWorld(t *testing.T) {
 	route := routeToRankZero()
 	large := worldsOf(3, route)
@@ -97,7 +97,7 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	ranks.Go(func() {
 		store, member := connectOrFail(ctx, t, large[2])
 		<-hasLeftLarge
-		const callCount = 200 // enough to overlap with the end of the small world
+		const callCount = 200 // so many that ranks 0 and 1 leave the small world meanwhile
 		for range callCount {
 			if err := store.Set(ctx, "key", nil); err != nil {
 				t.Errorf("rank 2: %v", err)
@@ -112,7 +112,7 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	ranks.Wait()
 }
 
-// connectOrFail calls Connect. After an error, Close of the returned member has no effect.
+// connectOrFail calls Connect. If this fails, the test fails, and closing the result has no effect.
 func connectOrFail(ctx context.Context, t *testing.T, w World) (*Client, io.Closer) {
 	store, member, err := Connect(ctx, w)
 	if err != nil {
@@ -123,8 +123,8 @@ func connectOrFail(ctx context.Context, t *testing.T, w World) (*Client, io.Clos
 	return store, member
 }
 
-// All three ranks join a first world. Only ranks 0 and 1 try to join a second, which fails. Rank 0
-// can then leave when the others have left the first world, even if a client is still connected.
+// All three ranks join a first world. Rank 2 does not join the second one, so Connect fails. Rank 0
+// can then leave as soon as the others have left the first world.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	route := routeToRankZero()
 	ctx := testContext(t)
@@ -134,6 +134,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 		_, members[w.Rank], err = Connect(ctx, w)
 		return err
 	})
+	// Leave on rank 0 must not wait for this client, which never disconnects.
 	otherClient, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +150,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 
 	leaveResult := make(chan error, 1)
 	go func() {
-		// A Leave that waits is still blocked when ctx ends.
+		// A Leave that waits for rank 2 is still blocked when ctx ends.
 		longCtx, cancel := context.WithTimeout(context.Background(), 2*testTimeout)
 		defer cancel()
 		leaveResult <- members[0].Leave(longCtx, "")
@@ -164,13 +165,13 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	}
 }
 
-// failSecondConnect calls Connect on ranks 0 and 1, but not on rank 2, until both have joined. The
-// calls must return an AbsentError. c is a client of the store.
+// failSecondConnect calls Connect on ranks 0 and 1, and cancels the calls when both ranks have set
+// their keys in the store. The calls must return an AbsentError. c is a client of the store.
 func failSecondConnect(ctx context.Context, t *testing.T, c *Client, worlds []World) {
 	t.Helper()
 	connectCtx, cancel := context.WithCancel(ctx)
 	go func() {
-		// The run ID is "none", with 0 restarts and 3 ranks. This is call 2 of Connect.
+		// The run ID "none", 0 restarts, 3 ranks and call 2 of Connect.
 		const joinedPrefix = "symmem/none/0/3/2/joined/"
 		if err := c.Wait(ctx, joinedPrefix+"0", joinedPrefix+"1"); err != nil {
 			t.Error(err)

@@ -63,9 +63,9 @@ func newTable() *table {
 	}
 }
 
-// apply executes a request and returns replies to its sender and to waiters. The replies are valid
-// until the next call. After an error, the caller must send them and close the sender's connection.
-// The table keeps the slices in r.values.
+// apply executes a request and returns replies to its sender and to waiters, which are valid until
+// the next call. After an error, the caller must still send the replies, and then close the sender's
+// connection. The table keeps the slices in r.values.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)
@@ -98,9 +98,9 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryQueuePush:
 		t.push(r.keys[0], r.values[0])
 	case queryQueuePop:
-		t.pop(from, r.keys[0])
+		t.addReply(from, t.pop(r.keys[0]))
 	case queryDelete:
-		t.deleteKey(from, r.keys[0])
+		t.addReply(from, appendNumber(nil, t.deleteKey(r.keys[0])))
 	case queryGet, queryMultiGet:
 		t.addReply(from, t.encodeValues(r.keys))
 	case queryCheck:
@@ -211,15 +211,14 @@ func (t *table) appendValue(key string, value []byte) error {
 	return nil
 }
 
-// deleteKey deletes a key and replies with 1, or with 0 if the key had no value.
-func (t *table) deleteKey(from clientID, key string) {
-	var deletedCount int64
-	if _, exists := t.values[key]; exists {
-		deletedCount = 1
+// deleteKey returns 1, or 0 if the key had no value.
+func (t *table) deleteKey(key string) (deletedCount int64) {
+	if _, exists := t.values[key]; !exists {
+		return 0
 	}
 
 	delete(t.values, key)
-	t.addReply(from, appendNumber(nil, deletedCount))
+	return 1
 }
 
 // push appends a value to the queue under key.
@@ -233,9 +232,9 @@ func (t *table) push(key string, value []byte) {
 	}
 }
 
-// pop removes the first value of the queue under key. The reply is the previous length of the
-// queue, followed by the value if there was one.
-func (t *table) pop(from clientID, key string) {
+// pop removes the first value of the queue under key. The encoded reply is the previous length of
+// the queue, followed by the value if there was one.
+func (t *table) pop(key string) []byte {
 	queue := t.queues[key]
 	b := appendNumber(nil, int64(len(queue)))
 	if len(queue) > 0 {
@@ -247,5 +246,5 @@ func (t *table) pop(from clientID, key string) {
 		delete(t.queues, key)
 	}
 
-	t.addReply(from, b)
+	return b
 }

@@ -21,7 +21,7 @@ func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	return conn
 }
 
-// encodeValidate returns the first request of the handshake.
+// encodeValidate returns VALIDATE, the first request of the handshake.
 func encodeValidate() []byte {
 	validate := request{query: queryValidate, nonce: protocolMagic}
 	return validate.encode(nil)
@@ -41,11 +41,11 @@ func checkClosed(t *testing.T, conn net.Conn) {
 	}
 }
 
-// The server closes the oldest unauthenticated connections, but none with the token.
+// The server closes the oldest unauthenticated connections, but no connection with the token.
 func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
-	s, first := serveOn(t, "127.0.0.1:0", "token")
+	s, client := serveOn(t, "127.0.0.1:0", "token")
 	const count = 2 * maxUnauthenticated
-	const clientInterval = 64 // connections between two clients with the token; arbitrary
+	const clientInterval = 64 // arbitrary number of connections between clients with the token
 	var conns []net.Conn
 	for range count {
 		conns = append(conns, dialWithoutHandshake(t, s))
@@ -67,8 +67,8 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 			remaining, maxUnauthenticated)
 	}
 
-	if err := first.Set(testContext(t), "key", nil); err != nil {
-		t.Errorf("the first client with the token: %v", err)
+	if err := client.Set(testContext(t), "key", nil); err != nil {
+		t.Errorf("the authenticated client: %v", err)
 	}
 }
 
@@ -87,7 +87,7 @@ func checkClientWorks(t *testing.T, s *Server) {
 
 // authTimeout limits the time until the handshake is complete.
 func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
-	s, first := serveOn(t, "127.0.0.1:0", "token")
+	s, client := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
 	s.authTimeout = 50 * time.Millisecond // short, because the test waits for it
 	s.mu.Unlock()
@@ -100,7 +100,7 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	checkClosed(t, silentConn)
 	checkClosed(t, partialConn)
 	// An authenticated client may be idle for longer than authTimeout.
-	if err := first.Set(testContext(t), "key", nil); err != nil {
+	if err := client.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -109,7 +109,7 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 func TestLocalClientHasNoDeadline(t *testing.T) {
 	s, _ := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
-	s.authTimeout = -time.Second // has expired when a connection opens
+	s.authTimeout = -time.Second // over when a connection opens
 	s.mu.Unlock()
 	if err := s.Client().Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
@@ -124,13 +124,13 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	}
 
 	conn := dialWithoutHandshake(t, s)
-	b, _ := appendPing(encodeValidate())
-	if _, err := conn.Write(b); err != nil {
+	requests, _ := appendPing(encodeValidate())
+	if _, err := conn.Write(requests); err != nil {
 		t.Fatal(err)
 	}
 
 	// The answer to the PING shows that the server has accepted the connection.
-	const pingAnswerBytes = 4
+	const pingAnswerBytes = 4 // the nonce
 	if _, err := io.ReadFull(conn, make([]byte, pingAnswerBytes)); err != nil {
 		t.Fatal(err)
 	}
