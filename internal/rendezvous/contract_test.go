@@ -110,7 +110,7 @@ func testAdd(t *testing.T, c *Client) {
 }
 
 func testCompareSet(t *testing.T, c *Client) {
-	// The key is missing before the first calls.
+	// The key is missing until the second call.
 	for _, call := range []struct {
 		expected string
 		desired  string

@@ -42,7 +42,7 @@ func (m *fakeManager) serve(conn net.Conn) (commands []string, err error) {
 	return commands, lines.Err()
 }
 
-// answer returns the answer to a command. For barrier_in, it blocks until all ranks have sent one.
+// answer returns the answer to a command. It blocks at barrier_in until all ranks have sent it.
 func (m *fakeManager) answer(fields map[string]string) string {
 	if fields["cmd"] == "barrier_in" {
 		m.barrier.Done()

@@ -134,7 +134,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 		_, members[w.Rank], err = Connect(ctx, w)
 		return err
 	})
-	// Leave on rank 0 must not wait for this client, which never disconnects.
+	// Leave on rank 0 does not wait for this client, which stays connected.
 	otherClient, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func failSecondConnect(ctx context.Context, t *testing.T, c *Client, worlds []Wo
 	t.Helper()
 	connectCtx, cancel := context.WithCancel(ctx)
 	go func() {
-		// The run ID "none", 0 restarts, 3 ranks and call 2 of Connect.
+		// Run ID "none", 0 restarts, 3 ranks, call 2 of Connect.
 		const joinedPrefix = "symmem/none/0/3/2/joined/"
 		if err := c.Wait(ctx, joinedPrefix+"0", joinedPrefix+"1"); err != nil {
 			t.Error(err)

@@ -63,9 +63,9 @@ func newTable() *table {
 	}
 }
 
-// apply executes a request and returns replies to its sender and to waiters, which are valid until
-// the next call. After an error, the caller must still send the replies, and then close the sender's
-// connection. The table keeps the slices in r.values.
+// apply executes a request and returns replies to its sender and to waiters. The caller must send
+// them before the next call. After an error, the caller must then close the connection of the
+// sender. The table keeps the slices in r.values.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)

@@ -10,8 +10,8 @@ import (
 
 // maxUnauthenticated limits the connections without a completed handshake, so that programs that
 // connect and send nothing cannot use up the server's file descriptors. Beyond the limit, the
-// server closes the oldest one. A rank usually completes the handshake within a millisecond, and
-// otherwise reconnects.
+// server closes the oldest one. A rank usually completes the handshake within a millisecond. It
+// reconnects if the server closes its connection.
 const maxUnauthenticated = 128
 
 // unauthenticatedLimit reduces maxUnauthenticated if this process may open few files.

@@ -109,7 +109,7 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 func TestLocalClientHasNoDeadline(t *testing.T) {
 	s, _ := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
-	s.authTimeout = -time.Second // over when a connection opens
+	s.authTimeout = -time.Second // already over when a connection opens
 	s.mu.Unlock()
 	if err := s.Client().Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
