@@ -12,21 +12,21 @@ import (
 )
 
 // Arena reserves two address ranges of the same size. Each segment is mapped in both, at the same
-// offset. Only addresses in the first range are registered with NCCL, which then always chooses its
-// kernels for registered memory. Calls for which other kernels are faster pass the address in the
-// second range.
+// offset. Only the first range is registered with NCCL. Given a registered address, NCCL always
+// chooses its kernels for registered memory, so a call that is faster with other kernels passes the
+// address in the second range.
 type Arena struct {
 	memory        *Memory
 	bytes         int64   // size of each range
 	base          uintptr // start of the first range
 	secondBase    uintptr // start of the second range
 	isClosed      bool    // guarded by Memory.mu
-	hasContextRef bool    // whether free must drop a context reference; guarded by Memory.mu
+	hasContextRef bool    // set by keepContext, for free; guarded by Memory.mu
 	useCount      UseCount
 }
 
-// stuckArenaBytes is the maximum size of an arena while a kernel is stuck, because a process with a
-// stuck kernel cannot free addresses.
+// stuckArenaBytes is the maximum size of an arena after a kernel has failed to exit. The process
+// can then no longer free addresses, and must not use them up.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena. The error wraps syscall.ENOMEM if a smaller arena
@@ -77,8 +77,8 @@ func (a *Arena) reserve() (err error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Map allocates a segment and maps it at the given offset. In tests, Config.Scatter makes it choose
-// a random offset instead.
+// Map allocates a segment and maps it at the given offset, or at a random offset in tests that set
+// Config.Scatter.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	granularity := m.gpu.Granularity
@@ -113,8 +113,7 @@ func (a *Arena) Keep(_ int64) error {
 	return nil
 }
 
-// keepContext adds a reference to the CUDA context, which free drops. The caller must hold
-// Memory.mu.
+// keepContext keeps the CUDA context until free has run. The caller must hold Memory.mu.
 func (a *Arena) keepContext() {
 	if !a.hasContextRef {
 		a.hasContextRef = true
@@ -122,16 +121,15 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// Close frees the addresses, or defers this until no CUDA graph uses a segment in the arena.
+// Close frees the addresses once no CUDA graph uses a segment in the arena.
 func (a *Arena) Close() error {
 	_, reclaimErr := a.memory.gpu.Reclaim() // frees what earlier calls could not free yet
 	closeErr := a.close()
 	return errors.Join(reclaimErr, closeErr)
 }
 
-// close is Close without Reclaim.
 func (a *Arena) close() error {
-	wasOpen := a.markClosed()
+	wasOpen := a.beginClose()
 	if !wasOpen {
 		return nil
 	}
@@ -144,7 +142,8 @@ func (a *Arena) close() error {
 	return a.free()
 }
 
-func (a *Arena) markClosed() (wasOpen bool) {
+// beginClose removes the arena from its Memory. It returns false if the arena is already closed.
+func (a *Arena) beginClose() (wasOpen bool) {
 	m := a.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -154,18 +153,18 @@ func (a *Arena) markClosed() (wasOpen bool) {
 
 	a.isClosed = true
 	m.arenas = slices.DeleteFunc(m.arenas, func(other *Arena) bool { return other == a })
-	if m.UseCounts.hasUsers(&a.useCount) { // the users may outlive the device
+	if m.UseCounts.hasUsers(&a.useCount) { // free may then run after the device has been closed
 		a.keepContext()
 	}
 
 	return true
 }
 
-// free frees the addresses once no GPU work can use them, and then undoes keepContext.
+// free frees the addresses once no GPU work can use them, and then releases a kept context.
 func (a *Arena) free() error {
 	m := a.memory
 	return m.gpu.FreeWhenIdle(func() error {
-		err := m.gpu.Do(a.freeRanges)
+		err := m.gpu.Do(a.unreserve)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if a.hasContextRef {
@@ -177,8 +176,8 @@ func (a *Arena) free() error {
 	})
 }
 
-// freeRanges undoes reserve. The CUDA context must be current.
-func (a *Arena) freeRanges() error {
+// unreserve frees both ranges. The CUDA context must be current.
+func (a *Arena) unreserve() error {
 	g := a.memory.gpu
 	firstErr := g.CUDA.AddressFree(a.base, a.bytes)
 	secondErr := g.CUDA.AddressFree(a.secondBase, a.bytes)

@@ -8,15 +8,15 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps the objects that a CUDA graph of another library, such as PyTorch, uses: segments, and
-// windows (memory registered with NCCL). It ends when the graph is destroyed or, if the CUDA driver
-// cannot report this, when the device is closed.
+// Hold keeps GPU memory from being freed while a CUDA graph of another library, such as PyTorch,
+// uses it. A Hold ends when its graph is destroyed. Old CUDA drivers cannot report this, and the
+// Hold then lasts until the device is closed.
 type Hold struct {
-	holds     *Holds      // of the group whose calls the graph contains
+	holds     *Holds      // of the group that the graph's calls belong to
 	captureID uint64      // assigned by CUDA
-	useCounts []*UseCount // one for each object; guarded by UseCounts.mu
-	// plainUses lists the objects of plain calls, which use memory outside windows. Each call counts
-	// as a user, in addition to the Hold. Only the capturing goroutine changes plainUses.
+	useCounts []*UseCount // without duplicates; guarded by UseCounts.mu
+	// plainUses has an entry for each use by a plain call (see UseCount). Only the goroutine that
+	// captures the graph changes plainUses.
 	plainUses []*UseCount
 }
 
@@ -25,11 +25,12 @@ type Holds struct {
 	UseCounts *UseCounts
 
 	holdsByCapture  map[uint64]*Hold // by captureID, until the Hold ends; guarded by UseCounts.mu
-	unfinishedHolds sync.WaitGroup   // Holds whose objects may not have been freed yet
+	unfinishedHolds sync.WaitGroup   // Holds that still have to free unused memory
 }
 
-// GetOrBegin returns the Hold of the stream's current capture, and begins it if necessary. Without
-// a capture, it returns nil. It must not be called concurrently. The CUDA context must be current.
+// GetOrBegin returns the Hold of the stream's capture, and begins a Hold for a new capture. It
+// returns nil if the stream is not capturing. Calls must not be concurrent, and the CUDA context
+// must be current.
 func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -49,13 +50,13 @@ func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	return h, err
 }
 
-// begin makes CUDA call h.end when the graph is destroyed. If it fails, it ends h.
+// begin makes CUDA call h.end when the graph is destroyed. After an error, h has ended.
 func (h *Hold) begin(graph cuda.Graph) error {
 	h.add()
 	uc := h.holds.UseCounts
 	err := uc.gpu.CUDA.CallAfterGraph(graph, h.end)
-	var missing *cuda.MissingError // the driver has no such function
-	if errors.As(err, &missing) {
+	driverIsOld := errors.As(err, new(*cuda.MissingError))
+	if driverIsOld {
 		uc.mu.Lock()
 		uc.holdsUntilClose = append(uc.holdsUntilClose, h)
 		uc.mu.Unlock()
@@ -81,27 +82,28 @@ func (h *Hold) add() {
 	hs.unfinishedHolds.Add(1)
 }
 
-// AddUses makes the Hold a user of the objects of a call. The Hold counts only once for each
-// object.
+// AddUses makes the Hold a user of each object. A Hold counts as one user even if several calls in
+// the graph use the object.
 func (h *Hold) AddUses(useCounts []*UseCount) {
 	h.holds.UseCounts.mu.Lock()
 	defer h.holds.UseCounts.mu.Unlock()
 	for _, u := range useCounts {
-		if !slices.Contains(h.useCounts, u) {
+		isUser := slices.Contains(h.useCounts, u)
+		if !isUser {
 			u.userCount++
 			h.useCounts = append(h.useCounts, u)
 		}
 	}
 }
 
-// AddPlainUses makes a plain call a user of its objects, once for each entry. Entries may repeat.
+// AddPlainUses adds a plain call as a user for each entry, even if entries repeat.
 func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 	h.plainUses = append(h.plainUses, useCounts...)
 	h.holds.UseCounts.AddPlainCalls(useCounts)
 }
 
-// end frees the objects that have no other users. It frees them on a new goroutine, because CUDA
-// calls end on a thread that must not call CUDA.
+// end frees the objects without other users, on a new goroutine. CUDA may invoke end on a thread
+// that must not call back into CUDA.
 func (h *Hold) end() {
 	hs := h.holds
 	unused := h.removeUses()
@@ -112,36 +114,35 @@ func (h *Hold) end() {
 
 	go func() {
 		defer hs.unfinishedHolds.Done()
-		hs.UseCounts.runAllDeferred(unused)
+		hs.UseCounts.freeAllUnused(unused)
 	}()
 }
 
-// removeUses removes the Hold and its plain calls from the users of all objects, and returns the
-// objects to free.
+// removeUses undoes AddUses and AddPlainUses, and returns the objects to free.
 func (h *Hold) removeUses() (unused []*UseCount) {
 	hs := h.holds
 	uc := hs.UseCounts
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
 	delete(hs.holdsByCapture, h.captureID)
-	unused = decrementAll(h.useCounts)
+	unused = removeUsers(h.useCounts)
 	unusedPlain := uc.removePlainCalls(h.plainUses)
 	return append(unused, unusedPlain...)
 }
 
-// HasCapture reports whether the capture has a Hold that has not ended.
+// HasCapture reports whether a capture has an active Hold.
 func (hs *Holds) HasCapture(captureID uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
 	return hs.holdsByCapture[captureID] != nil
 }
 
-// IsActive reports whether any Hold has not ended.
+// IsActive reports whether any Hold is active.
 func (hs *Holds) IsActive() bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
 	return len(hs.holdsByCapture) > 0
 }
 
-// Wait waits until all Holds have ended and freed their unused objects.
+// Wait waits until all Holds have ended and freed unused memory.
 func (hs *Holds) Wait() { hs.unfinishedHolds.Wait() }

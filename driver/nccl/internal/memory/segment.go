@@ -9,9 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Segment is an allocation of GPU memory that is mapped in both address ranges of an arena. Only
-// its address in the first range can be registered with NCCL. The mappings keep the memory
-// allocated.
+// Segment is an allocation of GPU memory that is mapped in both address ranges of an arena. CUDA
+// frees the memory when both mappings have been removed.
 type Segment struct {
 	arena    *Arena
 	offset   int64 // in both ranges of the arena
@@ -20,8 +19,8 @@ type Segment struct {
 
 	mu            ranked.Mutex[segmentMu] // guards the following fields
 	isUnmapped    bool                    // Unmap has been called
-	isSuspended   bool                    // Suspend has released the memory
-	savedContents []byte                  // contents for Resume to restore, or nil
+	isSuspended   bool                    // Suspend has removed the mappings
+	savedContents []byte                  // for Resume to restore, or nil
 }
 
 // Address returns the address in the first range.
@@ -40,7 +39,7 @@ func (s *Segment) allocateAndMap() error {
 	if err != nil {
 		return err
 	}
-	defer m.gpu.Release(handle) // the mappings keep the memory
+	defer m.gpu.Release(handle) // the mappings keep the memory allocated
 	if err := s.mapAt(s.Address(), handle); err != nil {
 		return err
 	}
@@ -51,7 +50,7 @@ func (s *Segment) allocateAndMap() error {
 	}
 
 	if err := m.gpu.InternalStreams.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		freeErr := s.free() // deferred while the GPU might write zeros
+		freeErr := s.free() // after the GPU has stopped writing zeros
 		return errors.Join(err, freeErr)
 	}
 
@@ -68,7 +67,7 @@ func (s *Segment) allocate() (cuda.Handle, error) {
 	return handle, err
 }
 
-// mapAt maps the memory at one address, for this GPU and all GPUs that can access its memory.
+// mapAt maps the memory at an address, for access by this GPU and its peer GPUs.
 func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	m := s.arena.memory
 	if err := m.gpu.CUDA.Map(address, s.bytes, handle); err != nil {
@@ -83,25 +82,24 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// Keep does nothing, because the mappings keep the memory.
+// Keep does nothing, because the mappings keep the memory allocated.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory, or defers this until UseCount has no users.
+// Unmap frees the memory once UseCount has no users.
 func (s *Segment) Unmap() error {
 	_, reclaimErr := s.arena.memory.gpu.Reclaim() // frees what earlier calls could not free yet
 	unmapErr := s.unmap()
 	return errors.Join(reclaimErr, unmapErr)
 }
 
-// unmap is Unmap without Reclaim.
 func (s *Segment) unmap() error {
 	if err := s.markUnmapped(); err != nil {
 		return err
 	}
 
-	// While unmapUnused is deferred, the segment keeps the arena from freeing its addresses.
 	counts := &s.arena.memory.UseCounts
-	isDeferred := counts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, s.unmapUnused)
+	dependsOn := &s.arena.useCount // must not free the segment's addresses before unmapUnused
+	isDeferred := counts.DeferUntilUnused(&s.UseCount, dependsOn, s.unmapUnused)
 	if isDeferred {
 		return nil
 	}
@@ -120,7 +118,7 @@ func (s *Segment) markUnmapped() error {
 	return nil
 }
 
-// unmapUnused frees the memory when no graph uses it any more. It may wait for other ranks, so the
+// unmapUnused frees the memory, which must have no users. It may wait for other ranks, so the
 // caller must not hold s.mu.
 func (s *Segment) unmapUnused() error {
 	m := s.arena.memory
@@ -131,8 +129,8 @@ func (s *Segment) unmapUnused() error {
 	return errors.Join(releaseErr, freeErr)
 }
 
-// free removes both mappings once no kernel can use the memory, unless Suspend has already done
-// this. The caller must hold s.mu, or isUnmapped must be set, or s must be new.
+// free removes both mappings once no kernel can use the memory. It does nothing for a suspended
+// segment, which has no mappings. The caller must hold s.mu unless s is new or isUnmapped is set.
 func (s *Segment) free() error {
 	g := s.arena.memory.gpu
 	if s.isSuspended {
@@ -142,7 +140,7 @@ func (s *Segment) free() error {
 	return g.FreeWhenIdle(func() error { return g.Do(s.removeMappings) })
 }
 
-// removeMappings removes both mappings. The CUDA context must be current.
+// removeMappings requires that the CUDA context is current.
 func (s *Segment) removeMappings() error {
 	g := s.arena.memory.gpu
 	firstErr := g.CUDA.Unmap(s.Address(), s.bytes)

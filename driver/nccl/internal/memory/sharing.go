@@ -11,14 +11,15 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter shares GPU memory between the ranks of one machine. The owner exports an allocation as a
-// file, under a key that all ranks know. The other ranks fetch the file and map it.
+// Exporter shares GPU memory between the ranks of one machine. One rank exports an allocation as a
+// file descriptor, under a key that all ranks know. The others fetch the descriptor by this key and
+// map the allocation.
 type Exporter struct {
 	GPU     *gpu.GPU
-	Machine *shm.Machine // passes the files between the ranks
+	Machine *shm.Machine // passes file descriptors between the ranks
 }
 
-// Export lets other ranks fetch an allocation by key until the returned file is passed to Withdraw.
+// Export lets other ranks fetch an allocation until Withdraw is called with key and the file.
 // The CUDA context must be current.
 func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := e.GPU.CUDA.ExportFD(handle)
@@ -31,14 +32,14 @@ func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error)
 	return file, nil
 }
 
-// Withdraw ends the export of a file that Export returned.
+// Withdraw ends an export and closes the file.
 func (e *Exporter) Withdraw(key handoff.Key, file *os.File) error {
 	e.Machine.Withdraw(key)
 	return file.Close()
 }
 
-// Fetch maps an allocation that a rank of this machine has exported under key. If reserved is not
-// 0, Fetch maps the allocation at this address.
+// Fetch maps an allocation that a rank of this machine has exported under key. The allocation is
+// mapped at the address reserved or, if this is 0, at a new address.
 func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
@@ -57,19 +58,20 @@ func (e *Exporter) Fetch(
 	return address, nil
 }
 
-// Sharing shares GPU memory between the ranks of one group, by files or by fabric handles. A fabric
-// handle is a byte string that also works on other machines of the same NVLink fabric.
+// Sharing shares GPU memory between the ranks of one group. The ranks may be on different machines
+// if UseFabric is set.
 type Sharing struct {
 	*Exporter
-	UseFabric bool
+	UseFabric bool // exchange fabric handles, which are valid in a whole NVLink fabric, not files
 }
 
-// Shared is an allocation that other ranks of a group can map. If it is zero, nothing is shared.
+// Shared is an allocation that other ranks can map, by either a file or a fabric handle. The zero
+// Shared has neither.
 type Shared struct {
-	exporter *Exporter
-	key      handoff.Key // of file
-	file     *os.File    // nil with UseFabric
-	Fabric   []byte      // fabric handle; nil without UseFabric
+	exporter *Exporter // nil in the zero Shared
+	key      handoff.Key
+	file     *os.File // exported under key, or nil
+	Fabric   []byte   // fabric handle, or nil
 }
 
 // Share shares an allocation with the other ranks. The CUDA context must be current.
@@ -91,8 +93,8 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns a message for the other ranks: a byte 1 and Fabric, or nothing for the zero
-// Shared.
+// Encode returns a message for the other ranks. The message is empty for the zero Shared, and
+// otherwise consists of isShared and the fabric handle, if any.
 func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
@@ -105,12 +107,13 @@ func (s *Shared) Encode() []byte {
 // Withdraw ends the export of the file. A fabric handle stays valid until the memory is freed.
 func (s *Shared) Withdraw() {
 	if s.file != nil {
-		_ = s.exporter.Withdraw(s.key, s.file) // only Close can fail, and the export has ended
+		_ = s.exporter.Withdraw(s.key, s.file) // the export ends even if closing the file fails
 	}
 }
 
-// MapShared maps an allocation that a rank of the group has passed to Share. It uses the handle
-// fabric if UseFabric is set, and key otherwise. The address is chosen as in Fetch.
+// MapShared maps an allocation that a rank of the group has passed to Share. It looks up the file
+// of key, or imports the handle fabric if UseFabric is set. Like Fetch, it maps the allocation at
+// the address reserved, if not 0.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {

@@ -10,15 +10,14 @@ import (
 	"symmem/internal/dl"
 )
 
-// Suspending a segment frees its GPU memory for other programs, and keeps its addresses reserved.
-// Resuming it allocates new memory at these addresses and can restore the contents.
+// A suspended segment has no GPU memory, so that other programs can use the GPU, but keeps its
+// addresses. Resume allocates new memory at these addresses and can restore the contents.
 
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
 // PrepareSuspend checks that the memory can be freed, and copies the contents to host memory if
-// save is set. It returns ErrBusy while a kernel of a closed stream or group may use the memory. It
-// also returns ErrBusy while NCCL may have mapped the memory on other ranks for a graph, whose
-// kernels would still access the old memory after Resume.
+// save is set. It returns ErrBusy while a kernel of a closed stream or group may use the memory, or
+// while a graph may access it through a mapping on another rank, which Resume could not replace.
 func (s *Segment) PrepareSuspend(save bool) error {
 	m := s.arena.memory
 	g := m.gpu
@@ -43,7 +42,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 		return err
 	}
 
-	s.savedContents = nil // an earlier PrepareSuspend may have set it
+	s.savedContents = nil // possibly set by an earlier PrepareSuspend
 	if !save {
 		return nil
 	}
@@ -66,7 +65,7 @@ func (s *Segment) checkSuspendable() error {
 	return nil
 }
 
-// Suspend unmaps the memory. CUDA frees it once other ranks have also unmapped it.
+// Suspend unmaps the memory. CUDA frees the memory after other ranks have unmapped it as well.
 func (s *Segment) Suspend() error {
 	g := s.arena.memory.gpu
 	s.mu.Lock()
@@ -90,14 +89,10 @@ func (s *Segment) Resume() error {
 	}
 
 	if s.isSuspended {
-		if err := s.allocateAndMapAgain(); err != nil {
-			return fmt.Errorf("mapping %d bytes again: %w", s.bytes, err)
-		}
-
-		if err := s.restoreContents(); err != nil {
-			freeErr := s.free() // requires that isSuspended is false
+		s.isSuspended = false // before mapping, because free ignores suspended segments
+		if err := s.mapAndRestore(); err != nil {
 			s.isSuspended = true
-			return fmt.Errorf("restoring a segment: %w", errors.Join(err, freeErr))
+			return err
 		}
 	}
 
@@ -105,14 +100,18 @@ func (s *Segment) Resume() error {
 	return nil
 }
 
-// allocateAndMapAgain is allocateAndMap for a suspended segment. It clears isSuspended on success.
-// The caller must hold s.mu.
-func (s *Segment) allocateAndMapAgain() error {
-	// After an error, allocateAndMap calls free, which requires that isSuspended is false.
-	s.isSuspended = false
-	err := s.arena.memory.gpu.Do(s.allocateAndMap)
-	s.isSuspended = err != nil
-	return err
+// mapAndRestore removes the mappings again after an error. The caller must hold s.mu.
+func (s *Segment) mapAndRestore() error {
+	if err := s.arena.memory.gpu.Do(s.allocateAndMap); err != nil {
+		return fmt.Errorf("mapping %d bytes again: %w", s.bytes, err)
+	}
+
+	if err := s.restoreContents(); err != nil {
+		freeErr := s.free()
+		return fmt.Errorf("restoring a segment: %w", errors.Join(err, freeErr))
+	}
+
+	return nil
 }
 
 // saveContents copies the segment to savedContents. The caller must hold s.mu.
@@ -136,7 +135,7 @@ func (s *Segment) restoreContents() error {
 	return s.copyContents(s.savedContents, s.Address(), savedAddress)
 }
 
-// copyContents copies the segment to hostMemory or back. src and dst are their addresses.
+// copyContents copies the segment to hostMemory or back, from address src to address dst.
 func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {
@@ -144,6 +143,6 @@ func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 			return g.CUDA.MemcpyAsync(dst, src, s.bytes, stream)
 		})
 	})
-	runtime.KeepAlive(hostMemory) // CUDA only knows its address
+	runtime.KeepAlive(hostMemory) // src or dst is not a reference for the garbage collector
 	return err
 }

@@ -5,16 +5,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount delays freeing an object while CUDA graphs use it: an arena, a segment, or a window
-// (memory registered with NCCL). For example, while a graph of PyTorch uses a segment, unmapping
-// the segment and closing its arena are deferred. UseCounts.mu guards the fields.
+// UseCount keeps an object from being freed while CUDA graphs use it. The object is an arena, a
+// segment, or a window (memory registered with NCCL). For example, while a graph of PyTorch uses a
+// segment, unmapping it and closing its arena are deferred. UseCounts.mu guards the fields.
 type UseCount struct {
-	userCount    int
+	userCount    int          // graphs, plain calls, and objects that depend on this one
 	deferredFree func() error // called once userCount is 0; nil if no free is pending
 	dependsOn    *UseCount    // object that must be freed after this one, or nil
 
-	// A plain call is a call in a graph on memory outside windows. Each one counts as a user. NCCL may
-	// map the memory on other ranks, and must unmap it there before it is freed or suspended.
+	// A plain call is a call in a graph on memory outside windows. NCCL may map this memory on other
+	// ranks, and must unmap it there before the memory is freed or suspended.
 
 	plainCallCount int  // users that are plain calls
 	mayBeMapped    bool // whether other ranks may have mapped the object for a plain call
@@ -28,11 +28,11 @@ type UseCounts struct {
 	holdsUntilClose []*Hold                   // for graphs whose destruction CUDA does not report
 }
 
-// DeferUntilUnused defers a call of free until u has no users. It returns false if u has none now,
-// and the caller must then call free itself. Only the first deferral for u counts.
+// DeferUntilUnused defers a call of free until u has no users. The next GPU.Reclaim then returns
+// the error of free. Until free has returned, u is a user of dependsOn, if not nil. Later calls for
+// u do not replace free.
 //
-// Unless dependsOn is nil, u is a user of dependsOn until free has returned. The next GPU.Reclaim
-// reports the error of free.
+// If u has no users now, DeferUntilUnused returns false, and the caller must call free.
 func (uc *UseCounts) DeferUntilUnused(
 	u, dependsOn *UseCount, free func() error,
 ) (isDeferred bool) {
@@ -42,7 +42,8 @@ func (uc *UseCounts) DeferUntilUnused(
 		return false
 	}
 
-	if u.deferredFree == nil {
+	isFirstCall := u.deferredFree == nil
+	if isFirstCall {
 		u.deferredFree = free
 		u.dependsOn = dependsOn
 		if dependsOn != nil {
@@ -59,9 +60,9 @@ func (uc *UseCounts) hasUsers(u *UseCount) bool {
 	return u.userCount > 0
 }
 
-// decrementAll removes one user for each entry, and returns the objects whose deferred free must
-// run now. The caller must hold UseCounts.mu.
-func decrementAll(useCounts []*UseCount) (unused []*UseCount) {
+// removeUsers removes a user for each entry. It returns the objects that are now unused and have a
+// deferred free. The caller must hold UseCounts.mu and then pass them to freeAllUnused.
+func removeUsers(useCounts []*UseCount) (unused []*UseCount) {
 	for _, u := range useCounts {
 		u.userCount--
 		if u.userCount == 0 && u.deferredFree != nil {
@@ -72,18 +73,18 @@ func decrementAll(useCounts []*UseCount) (unused []*UseCount) {
 	return unused
 }
 
-// runAllDeferred calls runDeferred for each object. The caller must not hold mu.
-func (uc *UseCounts) runAllDeferred(unused []*UseCount) {
+// freeAllUnused requires that the caller does not hold mu.
+func (uc *UseCounts) freeAllUnused(unused []*UseCount) {
 	for _, u := range unused {
-		uc.runDeferred(u)
+		uc.freeUnused(u)
 	}
 }
 
-// runDeferred frees an object and then follows dependsOn, up to an object that still has users or
-// has no deferred free.
-func (uc *UseCounts) runDeferred(u *UseCount) {
+// freeUnused runs the deferred free of an object, and then those of the objects that the object
+// depended on and that have become unused.
+func (uc *UseCounts) freeUnused(u *UseCount) {
 	for u != nil {
-		free := uc.takeDeferred(u)
+		free := uc.takeDeferredFree(u)
 		if free == nil {
 			return
 		}
@@ -103,9 +104,9 @@ func (uc *UseCounts) runDeferred(u *UseCount) {
 	}
 }
 
-// takeDeferred returns the deferred free of an object without users, or nil. It clears
-// deferredFree, so that only one goroutine calls it.
-func (uc *UseCounts) takeDeferred(u *UseCount) (free func() error) {
+// takeDeferredFree returns the deferred free of u and clears it, so that only one goroutine calls
+// it. It returns nil if u has users or no deferred free.
+func (uc *UseCounts) takeDeferredFree(u *UseCount) (free func() error) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
 	if u.userCount > 0 {
@@ -117,7 +118,7 @@ func (uc *UseCounts) takeDeferred(u *UseCount) (free func() error) {
 	return free
 }
 
-// AddPlainCalls adds a plain call for each entry of useCounts. Entries may repeat.
+// AddPlainCalls adds a plain call as a user for each entry, even if entries repeat.
 func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -128,22 +129,22 @@ func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount) {
 	}
 }
 
-// EndPlainCalls undoes AddPlainCalls after the graph has been destroyed, and runs deferred frees.
-// It may wait for other ranks.
+// EndPlainCalls undoes AddPlainCalls after the graph has been destroyed, and frees objects that are
+// then unused. It may wait for other ranks.
 func (uc *UseCounts) EndPlainCalls(useCounts []*UseCount) {
 	uc.mu.Lock()
 	unused := uc.removePlainCalls(useCounts)
 	uc.mu.Unlock()
-	uc.runAllDeferred(unused)
+	uc.freeAllUnused(unused)
 }
 
-// removePlainCalls is decrementAll for plain calls. The caller must hold mu.
+// removePlainCalls is removeUsers for users that are plain calls. The caller must hold mu.
 func (uc *UseCounts) removePlainCalls(useCounts []*UseCount) (unused []*UseCount) {
 	for _, u := range useCounts {
 		u.plainCallCount--
 	}
 
-	return decrementAll(useCounts)
+	return removeUsers(useCounts)
 }
 
 func (uc *UseCounts) hasPlainCalls(u *UseCount) bool {
@@ -152,21 +153,21 @@ func (uc *UseCounts) hasPlainCalls(u *UseCount) bool {
 	return u.plainCallCount > 0
 }
 
-// releaseOnPeers makes NCCL unmap the object on other ranks, where destroyed graphs may have left
-// it mapped. It does nothing while the object has plain calls. isUnmapping is set if the caller
+// releaseOnPeers makes NCCL remove mappings of the object that destroyed graphs may have left on
+// other ranks. It does nothing while the object has plain calls. isUnmapping is set if the caller
 // unmaps the object even after an error.
 func (m *Memory) releaseOnPeers(u *UseCount, isUnmapping bool) error {
-	if !m.NCCLMapsCaptured { // NCCL maps no memory for plain calls
+	if !m.NCCLMapsCaptured {
 		return nil
 	}
 
-	mustRelease := m.UseCounts.clearMayBeMapped(u)
-	if !mustRelease {
+	mayBeMapped := m.UseCounts.clearMayBeMapped(u)
+	if !mayBeMapped {
 		return nil
 	}
 
 	err := m.ReleaseCaptured(isUnmapping)
-	if err != nil { // the object may still be mapped
+	if err != nil {
 		m.UseCounts.mu.Lock()
 		defer m.UseCounts.mu.Unlock()
 		u.mayBeMapped = true
@@ -175,20 +176,22 @@ func (m *Memory) releaseOnPeers(u *UseCount, isUnmapping bool) error {
 	return err
 }
 
-// clearMayBeMapped clears mayBeMapped if no plain calls are left. It returns false if mayBeMapped
-// stays unchanged.
-func (uc *UseCounts) clearMayBeMapped(u *UseCount) (isCleared bool) {
+// clearMayBeMapped clears u.mayBeMapped and returns its old value. While plain calls are left, it
+// returns false and does nothing.
+func (uc *UseCounts) clearMayBeMapped(u *UseCount) (wasSet bool) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
-	if !u.mayBeMapped || u.plainCallCount > 0 {
+	if u.plainCallCount > 0 {
 		return false
 	}
 
+	wasSet = u.mayBeMapped
 	u.mayBeMapped = false
-	return true
+	return wasSet
 }
 
-// EndRemainingHolds ends holdsUntilClose. Call it when the device is closed.
+// EndRemainingHolds ends the Holds whose graphs cannot report their destruction. Call it when the
+// device is closed.
 func (uc *UseCounts) EndRemainingHolds() {
 	uc.mu.Lock()
 	holds := uc.holdsUntilClose

@@ -53,9 +53,9 @@ func TestErrorOfDeferredUnmapIsReported(t *testing.T) {
 	}
 
 	m.UseCounts.mu.Lock()
-	unused := decrementAll([]*UseCount{&s.UseCount})
+	unused := removeUsers([]*UseCount{&s.UseCount})
 	m.UseCounts.mu.Unlock()
-	m.UseCounts.runDeferred(unused[0])
+	m.UseCounts.freeUnused(unused[0])
 	freed := false
 	if err := m.gpu.FreeWhenIdle(func() error { freed = true; return nil }); err != nil || !freed {
 		t.Errorf("FreeWhenIdle = %v, freed = %t; want an immediate free, before Reclaim", err, freed)
