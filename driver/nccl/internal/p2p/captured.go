@@ -8,20 +8,20 @@ import (
 	"symmem/internal/cuda"
 )
 
-// CapturedMessage is a Send or a Recv in a CUDA graph. Each launch sends or receives another
-// message, but all launches of a Send use the same memory and flags. A launch of a Send therefore
-// waits until the receiver has copied the previous message and set the flag copied.
+// CapturedMessage is a Send or a Recv in a CUDA graph. Each launch of the graph transfers a new
+// message. A Send uses the same memory and flags in every launch, and therefore waits until the
+// receiver has copied the previous message and set the flag copied.
 type CapturedMessage struct {
 	messages   *Messages
 	plan       *Plan
 	staged     stagedMessage    // memory and flags of a Send
-	descriptor *kernels.Message // of a Recv: what the GPU copies when the message has arrived
+	descriptor *kernels.Message // addresses of a Recv's copy; nil for a Send
 	state      *gpu.Word        // kernels.MessageWaits while the stream waits in a launch
-	lastLaunch *End             // the Send or Recv of the latest launch, or nil
+	lastLaunch *End             // nil before the first launch
 }
 
-// record adds the Send or Recv to the capture of s. After an error, a part of it may have been
-// captured. The CUDA context must be current.
+// record adds the Send or Recv to the capture of s. After an error, the capture may contain only
+// some of the operations. The CUDA context must be current.
 func (c *CapturedMessage) record(s *stream.Stream) error {
 	if c.plan.Operation == driver.Recv {
 		return c.recordReceive(s)
@@ -42,8 +42,7 @@ func (c *CapturedMessage) recordReceive(s *stream.Stream) error {
 	return c.messages.queueCopy(descriptor, c.plan, s.CUDA)
 }
 
-// recordSend makes each launch wait for the flag copied before it overwrites the message. During
-// this wait, the state is kernels.MessageWaits.
+// recordSend captures a wait for the flag copied, and then the Send.
 func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	m := c.messages
 	api := m.Device.GPU.CUDA
@@ -55,49 +54,61 @@ func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	c.state = state
 	box := m.outbox.peers[c.plan.Root].mailbox
 	copied := box.deviceAddress(&box.flags(m.Config.Rank).copied[c.staged.slot])
+	const isSet, isCleared = 1, 0
 	if err := api.StreamWriteValue(s.CUDA, state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}
 
-	if err := api.StreamWaitValue(s.CUDA, copied, 1, cuda.WaitEqual); err != nil {
+	if err := api.StreamWaitValue(s.CUDA, copied, isSet, cuda.WaitEqual); err != nil {
 		return err
 	}
 
-	if err := api.StreamWriteValue(s.CUDA, copied, 0); err != nil {
+	if err := api.StreamWriteValue(s.CUDA, copied, isCleared); err != nil {
 		return err
 	}
 
-	if err := api.StreamWriteValue(s.CUDA, state.Address(), 0); err != nil {
+	if err := api.StreamWriteValue(s.CUDA, state.Address(), isCleared); err != nil {
 		return err
 	}
 
 	return m.outbox.queueSend(c.plan, c.staged, s.CUDA)
 }
 
-// Launch prepares a launch of the graph. It announces the message of a Send to the receiver, or
-// registers a Recv for delivery. The caller must hold s.Mu and Group.Mu, and queue the launch next.
+// Launch prepares a launch of the graph. The caller must hold s.Mu and Group.Mu, and queue the
+// launch next.
 func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
-	m, p := c.messages, c.plan
-	if err := m.beginCall(s, p); err != nil {
+	if err := c.messages.beginCall(s, c.plan); err != nil {
 		return nil, err
 	}
 
-	isSend := p.Operation == driver.Send
-	if isSend {
-		const needsSlot = false // the message already has one
-		if err := m.outbox.awaitRoom(p, needsSlot); err != nil {
-			return nil, err
-		}
+	if c.plan.Operation == driver.Send {
+		return c.launchSend(s)
+	}
+
+	return c.launchReceive(s)
+}
+
+// launchSend announces the launch's message to the receiver.
+func (c *CapturedMessage) launchSend(s *stream.Stream) (*End, error) {
+	m := c.messages
+	const needsSlot = false // staged contains a slot
+	if err := m.outbox.awaitRoom(c.plan, needsSlot); err != nil {
+		return nil, err
 	}
 
 	e := c.newEnd()
-	m.Owner.NoteMessage(s, p.Call)
-	if isSend {
-		c.announce(e)
-		return e, nil
-	}
+	m.Owner.NoteMessage(s, c.plan.Call)
+	c.setFlags(e)
+	m.outbox.announce(e, c.staged)
+	return e, nil
+}
 
-	if _, err := m.inbox.post(e); err != nil { // never accepts the message of a captured Recv
+// launchReceive registers the launch's Recv for delivery.
+func (c *CapturedMessage) launchReceive(s *stream.Stream) (*End, error) {
+	m := c.messages
+	e := c.newEnd()
+	m.Owner.NoteMessage(s, c.plan.Call)
+	if _, err := m.inbox.post(e); err != nil { // accepted is always false for a captured Recv
 		return nil, m.Plane.Fail(err)
 	}
 
@@ -115,7 +126,7 @@ func (c *CapturedMessage) newEnd() *End {
 	return e
 }
 
-func (c *CapturedMessage) announce(e *End) {
+func (c *CapturedMessage) setFlags(e *End) {
 	o := c.messages.outbox
 	receiver := c.plan.Root
 	flags := o.flagsTo(receiver)
@@ -123,16 +134,15 @@ func (c *CapturedMessage) announce(e *End) {
 	e.copiedFlag = &flags.copied[c.staged.slot]
 	headers := o.peers[receiver].mailbox.headersFrom(o.config.Rank)
 	e.canOverwriteFlag = &headers.canOverwrite
-	o.announce(e, c.staged)
 }
 
-// release frees the resources of the message after its graph is closed. The caller must hold
+// release frees the memory and flags after the graph has been closed. The caller must hold
 // Group.Mu.
 func (c *CapturedMessage) release() {
 	m := c.messages
 	switch {
 	case c.descriptor != nil:
-		m.Device.Descriptors.Put(c.descriptor) // includes the state
+		m.Device.Descriptors.Put(c.descriptor) // contains the state
 	case c.state != nil:
 		m.Device.GPU.Words.Put(c.state)
 	}
@@ -140,6 +150,6 @@ func (c *CapturedMessage) release() {
 	if c.plan.Operation == driver.Send && !m.closed {
 		out := &m.outbox.peers[c.plan.Root]
 		out.uncopied = append(out.uncopied, c.staged)
-		m.outbox.reclaim(out) // keeps the memory until the receiver has copied the last message
+		m.outbox.reclaim(out) // frees c.staged, now or after the receiver has copied the message
 	}
 }

@@ -11,14 +11,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// The stream of a Recv waits on the GPU until the host starts the copy of its message. The host
-// reads the message's header from the mailbox, memory that the sender shares, and waits until the
-// sender's GPU has set the flag arrived. It then accepts the message: it clears arrived, so that
-// the sender cannot withdraw the message, and stores addresses in the Recv's descriptor. Setting
-// the word Go of the descriptor starts the copy.
+// To deliver a message, the host waits until the sender's GPU has set the flag arrived in shared
+// memory. It then accepts the message: it clears the flag, so that the sender can no longer
+// withdraw the message, and stores the addresses for the copy in the Recv's descriptor. Finally, it
+// sets descriptor.Go, and the stream of the Recv stops waiting and copies the message.
 
-// startDelivery starts deliverMessages if it does not run and a Recv has no message yet. The caller
-// must hold in.mu.
+// startDelivery runs deliverMessages in the background while Recvs have no message. The caller must
+// hold in.mu.
 func (in *inbox) startDelivery() {
 	if in.isDelivering || in.stopped || len(in.recvsWithoutMessage) == 0 {
 		return
@@ -28,9 +27,8 @@ func (in *inbox) startDelivery() {
 	in.goroutines.Go(in.deliverMessages)
 }
 
-// deliverMessages accepts messages for Recvs and starts their copies, until every Recv has its
-// message or the group has ended. It must not call CUDA, which could wait for a stream that itself
-// waits for a message.
+// deliverMessages runs until every Recv has its message or the group has ended. It must not call
+// CUDA, because the call could block until a stream has received a message.
 func (in *inbox) deliverMessages() {
 	ranked.AssertMayWait()
 	w := in.mailbox.wakeup()
@@ -51,20 +49,20 @@ func (in *inbox) deliverMessages() {
 		case len(r.accepted) > 0:
 			polls = 0
 		default:
-			w.pause(wakeCount, polls, r.hasAnnounced)
+			w.pause(wakeCount, polls, r.maxSleep())
 		}
 	}
 }
 
 const (
-	spinPolls  = 50  // first polls, without a pause
-	yieldPolls = 200 // next polls, which yield the processor; later ones sleep
-	maxSleep   = 10 * time.Millisecond
+	spinPolls  = 50  // polls without a pause
+	yieldPolls = 200 // further polls that only yield the processor; a sleep follows each later poll
+	idleSleep  = 10 * time.Millisecond
 )
 
-// pause waits after a number of polls. A sleep ends early if wake has been called since the caller
+// pause waits before the next poll. A sleep ends early if wake has been called since the caller
 // read wakeCount.
-func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
+func (w *wakeup) pause(wakeCount uint32, polls int, maxSleep time.Duration) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:
 		return
@@ -73,22 +71,25 @@ func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 		return
 	}
 
-	sleep := maxSleep
-	if hasAnnounced {
-		sleep = gpu.PollPause // a GPU that sets arrived does not call wake
-	}
-
 	atomic.AddInt32(&w.sleeperCount, 1)
-	sys.FutexWait(&w.wakeCount, wakeCount, sleep)
+	sys.FutexWait(&w.wakeCount, wakeCount, maxSleep)
 	atomic.AddInt32(&w.sleeperCount, -1)
 }
 
 // deliveryRound is the result of acceptMessages.
 type deliveryRound struct {
-	accepted     []*End // Recvs that have accepted their messages
-	hasAnnounced bool   // an announced message may be for a Recv but cannot be accepted yet
-	isDone       bool   // nothing is left to deliver, or the group has ended
-	err          error
+	accepted []*End // Recvs that have accepted their messages
+	mustPoll bool   // an announced message, possibly for a Recv, cannot be accepted yet
+	isDone   bool   // nothing is left to deliver, or the group has ended
+	err      error
+}
+
+func (r *deliveryRound) maxSleep() time.Duration {
+	if r.mustPoll {
+		return gpu.PollPause // GPUs set flags without calling wake
+	}
+
+	return idleSleep
 }
 
 func (in *inbox) acceptMessages() deliveryRound {
@@ -103,7 +104,7 @@ func (in *inbox) acceptMessages() deliveryRound {
 	remaining := in.recvsWithoutMessage[:0]
 	for _, e := range in.recvsWithoutMessage {
 		isAccepted := false
-		if r.err == nil { // after an error, keep the remaining Recvs
+		if r.err == nil {
 			isAccepted, r.err = in.accept(e)
 		}
 
@@ -113,7 +114,7 @@ func (in *inbox) acceptMessages() deliveryRound {
 		}
 
 		if e.announcement != nil {
-			r.hasAnnounced = true
+			r.mustPoll = true
 		}
 
 		remaining = append(remaining, e)
@@ -122,11 +123,11 @@ func (in *inbox) acceptMessages() deliveryRound {
 	clear(in.recvsWithoutMessage[len(remaining):])
 	in.recvsWithoutMessage = remaining
 	if in.anySourceRecvs > 0 && len(in.unassigned) > 0 {
-		r.hasAnnounced = true
+		r.mustPoll = true
 	}
 
-	in.isDelivering = len(remaining) > 0 || len(r.accepted) > 0
-	r.isDone = !in.isDelivering
+	r.isDone = len(remaining) == 0 && len(r.accepted) == 0
+	in.isDelivering = !r.isDone
 	return r
 }
 
@@ -139,8 +140,8 @@ func (in *inbox) hasEnded() bool {
 	}
 }
 
-// accept claims the message of a Recv and fills in the Recv's descriptor. It returns false if the
-// Recv must keep waiting.
+// accept claims the message of a Recv and fills in its descriptor. It returns false if the Recv
+// must keep waiting.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announcement
 	if a == nil {
@@ -183,23 +184,23 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 	return true, nil
 }
 
-// canClaim reports whether a message's data has arrived and cannot be overwritten.
+// canClaim reports whether a message has arrived and its sender must not overwrite it.
 func (in *inbox) canClaim(a *announcement) bool {
 	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
 	return atomic.LoadUint32(arrived) == 1 && !in.canBeOverwritten(a)
 }
 
-// canBeOverwritten reports whether a later launch of the sender's CUDA graph may overwrite the
-// message. Launches share their memory and usually wait until the previous message has been copied.
-// After a failure, the sender sets canOverwrite and then ends this wait.
+// canBeOverwritten reports whether the next launch of the sender's CUDA graph may overwrite the
+// message. A launch usually waits until the previous message has been copied. After a failure, the
+// sender sets canOverwrite before it ends this wait.
 func (in *inbox) canBeOverwritten(a *announcement) bool {
 	ring := in.mailbox.headersFrom(a.source)
 	isInGraph := a.inGraph != 0
 	return isInGraph && atomic.LoadUint32(&ring.canOverwrite) != 0
 }
 
-// claimMessage prevents the sender from withdrawing the message. It returns false if the sender has
-// already withdrawn the message or may overwrite it.
+// claimMessage keeps the sender from withdrawing the message. It returns false if the sender has
+// already done so or may overwrite the message.
 func (in *inbox) claimMessage(a *announcement) bool {
 	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
 	if !atomic.CompareAndSwapUint32(arrived, 1, 0) {
@@ -214,16 +215,17 @@ func (in *inbox) claimMessage(a *announcement) bool {
 	return true
 }
 
-// startCopy calls the user's function Call.Arrived and then starts the GPU's copy of an accepted
-// message. The caller must not hold in.mu.
+// startCopy calls the user's function Call.Arrived and then makes the GPU copy an accepted message.
+// The caller must not hold in.mu.
 func (in *inbox) startCopy(e *End) {
 	if onArrival := e.plan.Arrived; onArrival != nil {
 		if err := driver.Guard("Call.Arrived", func() { onArrival(e.source) }); err != nil {
 			_ = in.plane.Fail(err)
 		}
 
-		in.device.Streams.HappensBefore.Add(1) // publishes writes of onArrival to waiters of the stream
+		// A goroutine that waits for the stream must see what onArrival has written.
+		in.device.Streams.HappensBefore.Add(1)
 	}
 
-	atomic.StoreUint32(&e.descriptor.Go, 1) // ends the wait of the Recv's stream
+	atomic.StoreUint32(&e.descriptor.Go, 1)
 }

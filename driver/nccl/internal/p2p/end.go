@@ -11,31 +11,31 @@ import (
 )
 
 // End is one end of a message: an unfinished Send or Recv of this rank. A Send or Recv in a CUDA
-// graph has an End for each launch. All launches share their memory, flags and state, so a launch
-// waits for the previous one. Callers of unexported methods must hold inbox.mu.
+// graph has an End for each launch, and all these Ends share memory, flags and state. Callers of
+// unexported methods must hold inbox.mu.
 type End struct {
 	messages        *Messages
 	plan            *Plan
-	control.Message      // Number counts calls, and is also the number of a Send's message
+	control.Message      // Number counts the calls with the same operation, peer and tag
 	isCompared      bool // whether the Send and the Recv are compared
-	isCaptured      bool // whether this is a launch of a graph
-	// state is kernels.MessageWaits while the stream waits, and kernels.MessageDone once it has
-	// completed a Recv. A Send outside graphs never waits and has no state.
+	isCaptured      bool // whether the call is in a CUDA graph
+	// state is kernels.MessageWaits while the stream waits, and kernels.MessageDone after a Recv. It
+	// is nil for a Send outside graphs, which never waits.
 	state     *gpu.Word
 	doneEvent *stream.Event // recorded after a Send; nil for a Recv
 
-	// Flags in memory shared with the receiver. Only a captured Send has them.
+	// Only a captured Send has the following flags, in memory shared with the receiver.
 
 	arrivedFlag      *uint32 // 1 from the arrival of the data until the receiver claims the message
-	copiedFlag       *uint32 // 1 once the receiver has copied the previous message; ends the wait
+	copiedFlag       *uint32 // 1 once the receiver has copied the previous message
 	canOverwriteFlag *uint32 // 1 after a failure: the receiver must not claim messages of graphs
 
 	// inbox.mu guards the following fields.
 
 	waitStart      time.Time // when noteWait first saw the stream wait, or zero
 	releaseStart   time.Time // when release was first called during this wait, or zero
-	previousLaunch *End      // of the graph, or nil
-	isHandled      bool      // the Recv was accepted or refused, or the Send has completed
+	previousLaunch *End      // of the same call in the graph, or nil
+	isHandled      bool      // the Recv has accepted or refused a message, or the Send has completed
 
 	// Only a Recv uses the following fields.
 
@@ -52,7 +52,7 @@ func (e *End) isPreviousHandled() bool {
 	return e.previousLaunch == nil || e.previousLaunch.isHandled
 }
 
-// noteWait reports whether the stream is known to be waiting, and notes the start of the wait.
+// noteWait reports whether the stream is known to be waiting, and sets waitStart.
 func (e *End) noteWait() bool {
 	if e.isHandled || e.state == nil {
 		return false
@@ -73,8 +73,8 @@ func (e *End) noteWait() bool {
 	return true
 }
 
-// canAccept reports whether the host may fill in the descriptor of a Recv. The launches of a graph
-// share a descriptor, so a launch may use it only while the stream waits.
+// canAccept reports whether the host may fill in the descriptor of a Recv. In a graph, an earlier
+// launch uses the same descriptor until the stream waits for this launch's message.
 func (e *End) canAccept() bool {
 	if !e.isCaptured {
 		return true
@@ -85,7 +85,7 @@ func (e *End) canAccept() bool {
 
 func (e *End) markHandled() {
 	if e.isCaptured {
-		e.state.Set(0) // otherwise, the next launch would appear to wait already
+		e.state.Set(0) // the next launch sets it to MessageWaits
 	}
 
 	e.isHandled = true
@@ -99,12 +99,13 @@ func (e *End) isComplete() bool {
 	}
 
 	state := e.state.Value()
-	isInNextLaunch := e.isCaptured && state == kernels.MessageWaits // markHandled cleared the state
+	// Since markHandled has cleared the state, only the next launch can have set MessageWaits.
+	isInNextLaunch := e.isCaptured && state == kernels.MessageWaits
 	return state == kernels.MessageDone || isInNextLaunch
 }
 
-// refuse ends the wait of a Recv without a copy. A captured Recv must be waiting already, or refuse
-// does nothing.
+// refuse ends the wait of a Recv without a copy. It does nothing if a captured Recv does not wait
+// yet.
 func (e *End) refuse() {
 	if e.isHandled || !e.canAccept() {
 		return
@@ -116,16 +117,17 @@ func (e *End) refuse() {
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }
 
-// release ends the wait of a captured Send after a failure of the group. It withdraws the previous
-// message, which the stream then overwrites. If the receiver has already claimed that message,
-// release gives it time for the copy. Callers must repeat release until the stream no longer waits.
+// release ends the wait of a captured Send after a failure of the group, so that the stream can
+// overwrite the previous message. It withdraws this message from the receiver. If the receiver has
+// already claimed the message, release does nothing until copyTimeout has passed. Call it
+// repeatedly until the stream no longer waits.
 func (e *End) release() {
 	atomic.StoreUint32(e.canOverwriteFlag, 1)
 	if e.releaseStart.IsZero() {
 		e.releaseStart = time.Now()
 	}
 
-	copyTimeout := gpu.KernelEndTimeout / 4 // a group waits KernelEndTimeout for all its streams
+	copyTimeout := gpu.KernelEndTimeout / 4 // all streams of the group must end in KernelEndTimeout
 	isWithdrawn := atomic.CompareAndSwapUint32(e.arrivedFlag, 1, 0)
 	isLate := time.Since(e.releaseStart) > copyTimeout
 	if isWithdrawn || isLate {
@@ -134,7 +136,8 @@ func (e *End) release() {
 	}
 }
 
-// AddReceive starts the delivery for a captured Recv. Call it before the graph is launched.
+// AddReceive starts the delivery of a captured Recv's message. Call it before the graph is
+// launched.
 func (e *End) AddReceive() { e.messages.inbox.addReceive(e) }
 
 // RemoveReceive undoes AddReceive if the graph could not be launched.

@@ -9,9 +9,9 @@ import (
 	"symmem/internal/control"
 )
 
-// Examine returns an error if a stream waits in an End (an unfinished Send or Recv) and the wait
-// can never end, for example because the peer has exited. A Recv waits for its message. A Send in a
-// CUDA graph waits until the receiver has copied the message of the previous launch.
+// Examine returns an error if the wait of a stream can never end, for example because the peer has
+// exited. A Recv waits for its message. A captured Send (in a CUDA graph) waits until the receiver
+// has copied the message of the graph's previous launch.
 func (m *Messages) Examine() error {
 	if m.messagePlane == nil { // the ranks cannot exchange messages
 		return nil
@@ -21,7 +21,7 @@ func (m *Messages) Examine() error {
 	hasCapturedSend := slices.ContainsFunc(m.unfinishedSends, (*End).isCapturedSend)
 	m.inbox.mu.Unlock()
 	if hasCapturedSend {
-		m.pruneSends() // removes the Sends that have completed
+		m.pruneSends()
 	}
 
 	waiting, err := m.listWaiting()
@@ -38,13 +38,14 @@ func (m *Messages) Examine() error {
 	return nil
 }
 
-// listWaiting reads new message headers, and returns the Ends in which streams still wait.
+// listWaiting returns the Sends and Recvs in which streams still wait, after reading the headers of
+// new messages.
 func (m *Messages) listWaiting() ([]*End, error) {
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	m.inbox.pruneReceives()
 	err := m.inbox.readHeaders()
-	// Continue after an error, because isWaiting notes the start of each wait.
+	// Even after an error, isWaiting must note the start of each wait.
 	var waiting []*End
 	for _, e := range m.inbox.recvsWithoutMessage {
 		if m.inbox.isWaiting(e) {
@@ -68,8 +69,8 @@ func (m *Messages) examineWait(e *End) error {
 		return nil
 	}
 
-	// The message may have arrived during diagnose, but headers that the peer wrote earlier are
-	// visible now.
+	// The message may have arrived during diagnose. If the peer posted a header before diagnose found
+	// the error, the header is visible now.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if err := m.inbox.readHeaders(); err != nil {
@@ -88,17 +89,17 @@ func (m *Messages) examineWait(e *End) error {
 	return err
 }
 
-// diagnose is examineWait without the second check, so its error can be outdated. The caller must
-// not hold inbox.mu.
+// diagnose returns a possible reason why the wait in e can never end, or nil. The caller must not
+// hold inbox.mu.
 func (m *Messages) diagnose(e *End) error {
 	p := e.plan
 	m.inbox.mu.Lock()
 	isRecvWithoutMessage := !e.isCapturedSend() && !mayHaveMessage(m.inbox, e)
 	m.inbox.mu.Unlock()
-	// In a strict group, no message crosses a collective, so the sender must send before it calls the
-	// next one.
-	needsMessageNow := m.Config.Strict && isRecvWithoutMessage
-	if needsMessageNow && m.messagePlane.HasCalledMore(p.Root, e.After) {
+	// In a strict group, a Send and its Recv follow the same number of collectives. A peer that has
+	// called more of them can no longer send the message.
+	mustBeSentNow := m.Config.Strict && isRecvWithoutMessage
+	if mustBeSentNow && m.messagePlane.HasCalledMore(p.Root, e.After) {
 		nextCollective := e.After + 1
 		return &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: nextCollective,
@@ -111,14 +112,14 @@ func (m *Messages) diagnose(e *End) error {
 	})
 }
 
-// mayHaveMessage reports whether this rank has read the header of a message that is, or may become,
-// the message of the Recv e. The caller must hold in.mu.
+// mayHaveMessage reports whether the Recv e has been assigned a message, or a known message may
+// still be assigned to it. The caller must hold in.mu.
 func mayHaveMessage(in *inbox, e *End) bool {
 	return e.announcement != nil || in.hasCandidate(e)
 }
 
 // UnmatchedError returns an error that lists each Send without a Recv and each Recv without a Send.
-// It is called when a group closes, and marks this rank's mailbox as closed.
+// It is called when a group closes, and also marks this rank's mailbox as closed.
 func (m *Messages) UnmatchedError() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil
@@ -132,20 +133,22 @@ func (m *Messages) UnmatchedError() error {
 	}
 
 	// Headers that peers wrote before the group began to close are visible now.
-	const all = true // also match messages whose data has not arrived
+	const all = true // includes messages whose data has not arrived
 	readErr := m.inbox.readHeaders()
 	passErr := m.inbox.passToMatcher(all)
 	if readErr != nil || passErr != nil {
 		return errors.Join(readErr, passErr)
 	}
 
-	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, 1) // makes senders list later messages
+	// Senders report messages that they post later.
+	const isClosed = 1
+	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, isClosed)
 	unreceived := m.inbox.matcher.Unclaimed()
 	return control.UnmatchedError(m.Config, unreceived, awaitedRecvs(m.inbox), unread)
 }
 
-// unreadByPeers lists this rank's messages in mailboxes that peers have closed. The list is empty
-// if another call holds m.Mu, because the call may wait for long.
+// unreadByPeers lists this rank's messages in mailboxes that peers have closed. It returns nil
+// instead of waiting for m.Mu, because another call may hold m.Mu for a long time.
 func (m *Messages) unreadByPeers() (unread []driver.MessageEnds) {
 	if !m.Mu.TryLock() {
 		return nil
@@ -159,13 +162,13 @@ func (m *Messages) unreadByPeers() (unread []driver.MessageEnds) {
 	return unread
 }
 
-// awaitedRecvs describes the Recvs without a message. The caller must hold in.mu.
+// awaitedRecvs describes the Recvs that have not accepted a message. The caller must hold in.mu.
 func awaitedRecvs(in *inbox) []control.AwaitedRecv {
 	var awaited []control.AwaitedRecv
 	for _, e := range in.recvsWithoutMessage {
 		a := control.AwaitedRecv{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
 		if e.isAssigned {
-			a.Source = e.source // plan.Root may be AnySource
+			a.Source = e.source // actual rank instead of AnySource
 		}
 
 		awaited = append(awaited, a)

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Owner is the communicator that owns the Sends and Recvs of a group.
+// Owner is the communicator (the backend's state of a group) for which the messages are sent.
 type Owner interface {
 	stream.Group
 	// NoteMessage adds a Send or Recv to the group's history. The caller must hold the stream's lock
@@ -25,28 +25,29 @@ type Owner interface {
 	FailAfterPeer(call *driver.Call) error
 }
 
-// Group describes an Owner and its ranks. Several groups can use the same Device.
+// Group describes a group of ranks that can send messages to each other.
 type Group struct {
 	Owner  Owner
 	Device *Device
 	Config *driver.GroupConfig
-	Plane  control.Plane       // connects the ranks without NCCL
+	Plane  control.Plane       // connection between the ranks outside NCCL
 	Busy   *stream.BusyStreams // streams on which the group may have unfinished work
 	Check  *atomic.Bool        // whether the Send and the Recv of each message are compared
 	Ended  <-chan struct{}     // closed when the group has failed or has been closed
-	// Mu is the owner's lock, which is held while a message is queued.
+	// Mu is the owner's lock. The owner holds it while it queues a message.
 	Mu interface {
 		sync.Locker
 		TryLock() bool
 	}
 }
 
-// Device holds the state of a GPU that its groups share.
+// Device holds the state that all groups on a GPU share.
 type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter // shares memory with other processes
-	// Descriptors is a pool of host memory in which the GPU finds the addresses of a Recv's copy.
+	// Descriptors is a pool of descriptors, which contain the addresses for a Recv's copy. The GPU
+	// reads them from host memory.
 	Descriptors      gpu.Pinned[kernels.Message]
 	Copies           gpu.Code     // kernels that copy messages
 	UnfinishedGroups atomic.Int32 // failed or closed groups with unfinished messages
@@ -61,7 +62,7 @@ func (d *Device) onClose(closer func() error) {
 	d.closers = append(d.closers, closer)
 }
 
-// TakeClosers returns the functions to call when the device closes, and forgets them.
+// TakeClosers removes and returns the functions to call when the device closes.
 func (d *Device) TakeClosers() []func() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,6 +1,7 @@
 package p2p
 
 import (
+	"math"
 	"sync/atomic"
 	"testing"
 
@@ -10,7 +11,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// The peer, rank 0, has one segment of GPU memory. Rank 1, whose inbox is tested, has mapped it.
+// Rank 1, whose inbox is tested, has mapped the only segment of GPU memory of rank 0, its peer. All
+// values are arbitrary.
 const (
 	segmentAddress = 1 << 30
 	segmentBytes   = 4 << 20
@@ -18,22 +20,24 @@ const (
 )
 
 func TestPostRejectsInvalidHeaders(t *testing.T) {
-	for name, corrupt := range map[string]func(h *header){ // changes a valid header
+	for name, corrupt := range map[string]func(valid *header){
 		"wrong size of a mapped segment": func(h *header) {
 			h.size = 1 << 40
-			h.offset = 1 << 39
+			h.offset = h.size / 2
 		},
 		"segment size overflows": func(h *header) {
 			h.segment = 2
-			h.size = 1 << 63 // negative as an int64
+			h.size = math.MaxInt64 + 1
 		},
-		"segment number overflows":           func(h *header) { h.segment = 1<<32 + 1 },
+		"segment number overflows":           func(h *header) { h.segment = 1 + 1<<32 }, // 1 as a uint32
 		"message extends beyond its segment": func(h *header) { h.offset = h.size - messageBytes/2 },
-		"offset overflows":                   func(h *header) { h.offset = ^uint64(3) }, // 2^64 - 4
-		"slot out of range":                  func(h *header) { h.slot = Slots },
-		"message with bytes but no segment":  func(h *header) { h.segment = 0 },
-		"message number is zero":             func(h *header) { h.number = 0 },
-		"tag out of range":                   func(h *header) { h.tag = driver.MaxTag + 1 },
+		"offset overflows": func(h *header) {
+			h.offset = math.MaxUint64 - messageBytes/2 + 1 // the message ends at 4 after overflow
+		},
+		"slot out of range":                 func(h *header) { h.slot = Slots },
+		"message with bytes but no segment": func(h *header) { h.segment = 0 },
+		"message number is zero":            func(h *header) { h.number = 0 },
+		"tag out of range":                  func(h *header) { h.tag = driver.MaxTag + 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := newTestInbox(t)
@@ -61,13 +65,13 @@ func checkPostFails(t *testing.T, in *inbox) {
 
 func (m *mailbox) corruptPostedCount() {
 	const peer = 0
-	const impossibleCount = 1 << 60 // more than Slots headers
+	const impossibleCount = 1 << 60 // more than Slots
 	spin.StoreRelease64(&m.headersFrom(peer).postedCount, impossibleCount)
 }
 
 func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	in := newTestInbox(t)
-	const offset = 64
+	const offset = 64 // arbitrary
 	in.announceFromPeer(&header{
 		number: 1, bytes: messageBytes, segment: 1, size: segmentBytes, offset: offset,
 	})
@@ -99,14 +103,18 @@ func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
 
 func TestRecvHasNoMessageOfAnotherSource(t *testing.T) {
 	in := newTestInbox(t)
-	const tag, source = 1, 3
+	const tag, source = 1, 3 // arbitrary
 	a := &announcement{source: source, header: header{tag: tag, number: 1}}
 	if err := in.addAnnouncement(a); err != nil {
 		t.Fatal(err)
 	}
 
-	for root, want := range map[int]bool{0: false, source: true, driver.AnySource: true} {
-		e := newRecv(0)
+	const otherSource = 0
+	for root, want := range map[int]bool{
+		source: true, otherSource: false, driver.AnySource: true,
+	} {
+		const bytes = 0
+		e := newRecv(bytes)
 		e.plan.Tag, e.plan.Root = tag, root
 		if got := mayHaveMessage(in, e); got != want {
 			t.Errorf("mayHaveMessage of a Recv from %d = %v, want %v", root, got, want)
@@ -114,8 +122,8 @@ func TestRecvHasNoMessageOfAnotherSource(t *testing.T) {
 	}
 }
 
-// newTestInbox returns the inbox of rank 1, which needs no GPU because the peer's segment appears
-// to be mapped already.
+// newTestInbox returns the inbox of rank 1. It needs no GPU, because the address of the peer's
+// segment is not used.
 func newTestInbox(t *testing.T) *inbox {
 	t.Helper()
 	const ranks = 2
@@ -124,7 +132,8 @@ func newTestInbox(t *testing.T) *inbox {
 		t.Fatal(err)
 	}
 	defer f.Close() // the mapping keeps the memory
-	mapping, err := sys.Map(f, 0, mailboxBytes(ranks))
+	const offset = 0
+	mapping, err := sys.Map(f, offset, mailboxBytes(ranks))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +155,7 @@ func newTestInbox(t *testing.T) *inbox {
 	}
 }
 
-// announceFromPeer makes the data and the header of a message arrive from rank 0, in slot 0.
+// announceFromPeer posts a header from rank 0 and marks the data as arrived, in slot 0.
 func (in *inbox) announceFromPeer(h *header) {
 	const peer = 0
 	const slot = 0

@@ -14,10 +14,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// mailbox is the mailbox of a rank: host memory in which other ranks post headers of messages. For
-// example, rank 0 sends a message to rank 1. It chooses a slot, say 5, and posts a header. When the
-// data is ready, its GPU sets arrived[5]. Rank 1 claims the message by clearing arrived[5], copies
-// the data, and sets copied[5].
+// mailbox is host memory in which other ranks announce messages to its owner. For example, rank 0
+// sends a message to rank 1. Rank 0 posts a header, and its GPU sets a flag, arrived[5], when the
+// data is ready. Rank 1 claims the message by clearing arrived[5], copies the data, and sets
+// copied[5]. Then rank 0 can use slot 5, the two flags at this index, for another message.
 //
 // A mailbox consists of a wakeup, then flags for each sender, then a headerRing for each sender.
 // Each part begins at a page boundary.
@@ -34,14 +34,18 @@ type mailbox struct {
 // Slots is the number of slots for messages from one rank to another.
 const Slots = 1024
 
-const pageBytes = 4096
+const (
+	pageBytes   = 4096
+	uint32Bytes = 4
+	uint64Bytes = 8
+)
 
 // wakeup is the part of a mailbox with which senders wake its owner.
 type wakeup struct {
-	wakeCount    uint32 // number of calls of wake; the owner sleeps until it changes
+	wakeCount    uint32 // calls of wake; a sleep of the owner ends when the count changes
 	sleeperCount int32  // sleeping goroutines of the owner
-	closed       uint32 // 1 once the owner does not read headers any more
-	_            [pageBytes - 12]byte
+	closed       uint32 // 1 once the owner no longer reads headers
+	_            [pageBytes - 3*uint32Bytes]byte
 }
 
 // flags holds two flags for each slot. Each array fills one page.
@@ -50,19 +54,19 @@ type flags struct {
 	copied  [Slots]uint32 // 1 from the end of the receiver's copy until the sender reuses the slot
 }
 
-// headerRing is a ring buffer of headers. The counts never decrease.
+// headerRing is a ring buffer of headers. The sender and the receiver write to different pages.
 type headerRing struct {
-	postedCount uint64 // headers that the sender has written
-	// canOverwrite is 1 once the receiver must not claim messages of CUDA graphs. The sender sets it
-	// after a failure, before its GPU may overwrite such a message.
+	postedCount uint64 // headers that the sender has ever written
+	// canOverwrite is 1 after a failure of the sender, whose GPU may then overwrite messages of CUDA
+	// graphs. The receiver must not claim them.
 	canOverwrite uint32
-	_            [pageBytes - 12]byte
-	readCount    uint64 // headers that the receiver has read
-	_            [pageBytes - 8]byte
+	_            [pageBytes - uint64Bytes - uint32Bytes]byte
+	readCount    uint64 // headers that the receiver has ever read
+	_            [pageBytes - uint64Bytes]byte
 	headers      [Slots]header // header n, counted from 1, is at index n % Slots
 }
 
-// header describes a message. The data is in a segment, an allocation on the sender's GPU.
+// header describes a message, whose data is in a segment (an allocation on the sender's GPU).
 type header struct {
 	tag               uint64
 	number            uint64 // among the sender's messages to this rank with this tag, from 1
@@ -72,8 +76,8 @@ type header struct {
 	segment           uint64 // number of the segment, from 1, or 0 for an empty message
 	size              uint64 // of the segment, in bytes
 	offset            uint64 // of the data in the segment, in bytes
-	slot              uint64
-	inGraph           uint64 // 1 for a Send in a CUDA graph, which keeps its slot, or 0
+	slot              uint64 // index of the message's flags
+	inGraph           uint64 // 1 for a Send in a CUDA graph, otherwise 0
 }
 
 func mailboxBytes(ranks int) int64 {
@@ -119,7 +123,7 @@ func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
 
-// openMailbox creates this rank's mailbox. Peers can map it until the caller withdraws the file.
+// openMailbox creates this rank's mailbox and exports the returned file, by which peers map it.
 func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, error) {
 	ranks := len(config.Ranks)
 	f, err := sys.Memfd("symmem-mailbox", mailboxBytes(ranks))
@@ -143,8 +147,8 @@ func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, err
 	return m, f, nil
 }
 
-// fetchMailbox maps the mailbox of a peer. worldRank is its rank in the whole program, not in the
-// group.
+// fetchMailbox maps the mailbox of a peer. worldRank is the peer's rank in the whole program, not
+// in the group.
 func fetchMailbox(
 	ctx context.Context, d *Device, config *driver.GroupConfig, worldRank int,
 ) (*mailbox, error) {
@@ -186,8 +190,8 @@ func mapMailbox(d *Device, f *os.File, ranks, firstSender, senderCount int) (*ma
 	return m, nil
 }
 
-// pin registers the flags of consecutive senders with CUDA for access by this rank's GPU. The CUDA
-// context must be current.
+// pin gives this rank's GPU access to the flags of consecutive senders. The CUDA context must be
+// current.
 func (m *mailbox) pin(d *Device, firstSender, senderCount int) error {
 	address := uintptr(unsafe.Pointer(m.flags(firstSender)))
 	bytes := int64(senderCount) * int64(unsafe.Sizeof(flags{}))
@@ -195,21 +199,21 @@ func (m *mailbox) pin(d *Device, firstSender, senderCount int) error {
 		return fmt.Errorf("registering host memory for messages: %w", err)
 	}
 
-	m.pinnedHost = address // makes close unregister the memory, even after an error below
+	m.pinnedHost = address // before the next error, so that close unregisters the memory
 	deviceAddress, err := d.GPU.CUDA.MemHostDeviceAddress(address)
 	m.pinnedDevice = deviceAddress
 	return err
 }
 
-// deviceAddress returns the GPU's address of a pinned flag.
+// deviceAddress returns the address by which the GPU accesses a pinned flag.
 func (m *mailbox) deviceAddress(flag *uint32) uintptr {
 	offset := uintptr(unsafe.Pointer(flag)) - m.pinnedHost
 	return m.pinnedDevice + offset
 }
 
-// close unmaps the mailbox after all work that uses it has ended. If CUDA cannot unregister the
-// flags, for example during a capture by another library, the mailbox stays mapped, because CUDA
-// would refuse to register other memory at the same addresses.
+// close unmaps the mailbox, which no unfinished work may use. If CUDA cannot unregister the flags,
+// for example during a capture by another library, the mailbox stays mapped. Otherwise, its
+// addresses could be reused for memory that CUDA would refuse to register.
 func (m *mailbox) close(d *Device) error {
 	if m.pinnedHost != 0 {
 		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinnedHost) })

@@ -6,21 +6,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Every unit (blockUnit bytes) of a segment belongs to exactly one block or free span, and freeing
-// all blocks leaves one free span in each segment.
+// Every unit (blockUnit bytes) of a segment belongs to exactly one block or free span. After all
+// blocks have been freed, each segment is one free span.
 func TestBlocksDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		segmentUnits := rapid.SliceOfN(rapid.Int64Range(1, 20), 1, 3).Draw(t, "segments")
-		var s staging
-		for _, units := range segmentUnits {
-			bytes := units * blockUnit
-			free := []span{{offset: 0, bytes: bytes}}
-			s.segments = append(s.segments, &stagingSegment{bytes: bytes, freeSpans: free})
-		}
-
+		s := drawStaging(t)
 		var live []block // currently allocated
 		allocate := func(t *rapid.T) {
-			bytes := rapid.Int64Range(0, 12*blockUnit).Draw(t, "bytes")
+			const maxBlock = 12 * blockUnit // small segments have no room for it
+			bytes := rapid.Int64Range(0, maxBlock).Draw(t, "bytes")
 			b, ok := s.allocateBlock(bytes)
 			if !ok {
 				return
@@ -44,14 +38,29 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"take": allocate,
 			"put":  free,
-			"":     func(t *rapid.T) { checkBlocks(t, &s, live) }, // runs after each action
+			"":     func(t *rapid.T) { checkBlocks(t, s, live) }, // runs after each action
 		})
 		for _, b := range live {
 			s.freeBlock(b)
 		}
 
-		checkAllFree(t, &s)
+		checkAllFree(t, s)
 	})
+}
+
+func drawStaging(t *rapid.T) *staging {
+	const maxSegments = 3
+	const maxUnits = 20 // of each segment
+	segmentUnits := rapid.SliceOfN(rapid.Int64Range(1, maxUnits), 1, maxSegments).
+		Draw(t, "segments")
+	s := &staging{}
+	for _, units := range segmentUnits {
+		bytes := units * blockUnit
+		whole := span{offset: 0, bytes: bytes}
+		s.segments = append(s.segments, &stagingSegment{bytes: bytes, freeSpans: []span{whole}})
+	}
+
+	return s
 }
 
 func checkBlocks(t *rapid.T, s *staging, live []block) {
@@ -87,9 +96,10 @@ func checkAllFree(t *rapid.T, s *staging) {
 	for i, segment := range s.segments {
 		whole := span{offset: 0, bytes: segment.bytes}
 		free := segment.freeSpans
-		isFree := len(free) == 1 && free[0] == whole
-		if !isFree {
-			t.Fatalf("after all blocks were freed, segment %d has free spans %v, want one", i+1, free)
+		number := i + 1
+		if len(free) != 1 || free[0] != whole {
+			t.Fatalf("after all blocks were freed, segment %d has free spans %v, want %v", number, free,
+				whole)
 		}
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"symmem/internal/control"
 )
 
-// Suspender temporarily frees the staging memory of a group, and keeps the addresses reserved.
-// Staging memory consists of segments, which hold messages until receivers have copied them. The
-// steps are PrepareSuspend, Suspend, Allocate and MapAgain. Each begins after the previous one has
-// succeeded on all ranks. All methods do nothing if the ranks cannot exchange messages.
+// Suspender temporarily frees a group's staging memory, in which messages wait until receivers have
+// copied them. The addresses stay reserved. The steps are PrepareSuspend, Suspend, Allocate and
+// MapAgain. Each step begins after the previous one has succeeded on all ranks. All methods do
+// nothing if the ranks cannot exchange messages.
 type Suspender struct{ Messages *Messages }
 
 // PrepareSuspend returns ErrBusy if a message from or to this rank has not been delivered.
@@ -47,8 +47,8 @@ func (s *Suspender) PrepareSuspend() error {
 	return nil
 }
 
-// hasUndelivered reports whether a message has no Recv, or a Recv has not accepted its message. The
-// caller must hold in.mu.
+// hasUndelivered reports whether a message or a Recv is waiting for its counterpart. The caller
+// must hold in.mu.
 func hasUndelivered(in *inbox) bool {
 	if len(in.recvsWithoutMessage) > 0 {
 		return true
@@ -59,7 +59,8 @@ func hasUndelivered(in *inbox) bool {
 	}
 
 	return slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
-		return in.announcements[a.key()] == a // false if a Recv has taken the message
+		hasRecv := in.announcements[a.key()] != a
+		return !hasRecv
 	})
 }
 
@@ -80,12 +81,12 @@ func (s *Suspender) Suspend() (freed int64, err error) {
 	peerSegments := slices.Collect(maps.Values(mappedSegments(m.inbox)))
 	m.suspended = true
 	unmapErr := unmapSegments(m.Device.GPU, peerSegments)
-	freeErr := s.freeAll()
+	freeErr := s.freeStaging()
 	return m.outbox.staging.bytes, errors.Join(unmapErr, freeErr)
 }
 
-// mappedSegments returns the segments of other ranks that have an address in this process. Suspend
-// keeps the addresses, so they are also the segments to map again.
+// mappedSegments returns the segments of other ranks that have an address in this process. While
+// the group is suspended, these are the segments to map again.
 func mappedSegments(in *inbox) map[slotKey]*peerSegment {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -110,8 +111,8 @@ func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	})
 }
 
-// freeAll frees this rank's staging memory. The caller must hold Messages.Mu.
-func (s *Suspender) freeAll() error {
+// freeStaging frees this rank's staging memory. The caller must hold Messages.Mu.
+func (s *Suspender) freeStaging() error {
 	m := s.Messages
 	staging := &m.outbox.staging
 	return m.Device.GPU.Do(func() error {
@@ -119,7 +120,7 @@ func (s *Suspender) freeAll() error {
 	})
 }
 
-// Allocate allocates this rank's staging memory again. On failure, none of it stays allocated.
+// Allocate allocates this rank's staging memory again. After an error, none of it is allocated.
 func (s *Suspender) Allocate() error {
 	m := s.Messages
 	if !m.Available() {
@@ -133,8 +134,8 @@ func (s *Suspender) Allocate() error {
 		for i, segment := range staging.segments {
 			number := i + 1 // segments are numbered from 1
 			if err := staging.allocateSegment(m.Config, number, segment); err != nil {
-				allocatedCount := i
-				freeErr := staging.freeSegments(m.Config, allocatedCount)
+				countBefore := i // segments before the failed one
+				freeErr := staging.freeSegments(m.Config, countBefore)
 				return errors.Join(err, freeErr)
 			}
 		}
@@ -152,10 +153,10 @@ func (s *Suspender) Deallocate() error {
 
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
-	return s.freeAll()
+	return s.freeStaging()
 }
 
-// MapAgain maps the segments of other ranks again. On failure, none of them stays mapped. The
+// MapAgain maps the segments of other ranks again. After an error, none of them is mapped. The
 // caller must hold Messages.Mu.
 func (s *Suspender) MapAgain(ctx context.Context) error {
 	m := s.Messages

@@ -13,12 +13,12 @@ import (
 )
 
 // A Send and a Recv queue work on streams, usually without waiting for the other rank. The sender's
-// stream copies the message to staging memory, which the receiver can map. The receiver's stream
-// waits until its host has filled in a descriptor with the addresses, and then copies the message.
-// If a call cannot queue all of its work, the group fails, except if there is no room for a
-// message.
+// stream copies the message to staging memory, which the receiver has mapped. The receiver's stream
+// waits until its host has written the addresses to a descriptor, and then copies the message. A
+// group fails if a call cannot queue all of its work.
 
-// send queues a Send and announces its message to the receiver. The caller must hold s.Mu and m.Mu.
+// send queues a Send and announces its message to the receiver. It has no effect if there is no
+// room for the message. The caller must hold s.Mu and m.Mu.
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	staged, err := m.outbox.reserve(p)
 	if isOutOfRoom(err) {
@@ -32,8 +32,8 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	m.Owner.NoteMessage(s, p.Call)
 	err = m.Device.GPU.Do(func() error {
-		// Add the Send even after an error, because a part of it may be queued.
 		sendErr := m.outbox.queueSend(p, staged, s.CUDA)
+		// Even after an error, a part of the Send may be queued.
 		addErr := m.addSend(s, e)
 		recordErr := s.RecordQueued()
 		return errors.Join(sendErr, addErr, recordErr)
@@ -65,9 +65,9 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	accepted, err := m.inbox.post(e)
 	if err != nil {
 		m.Device.Descriptors.Put(e.descriptor)
-		err = m.Plane.Fail(err)
+		cause := m.Plane.Fail(err)
 		s.MarkReported(m.Owner)
-		return err
+		return cause
 	}
 
 	if accepted {
@@ -88,17 +88,17 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	return nil
 }
 
-// queueCopy queues the wait for a message and the kernels that copy it. The CUDA context must be
-// current.
+// queueCopy queues the wait for a message, and kernels that copy the message. The CUDA context must
+// be current.
 func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream) error {
 	api := m.Device.GPU.CUDA
-	// State shows the host that the stream waits. The host ends the wait by setting Go.
 	err := api.StreamWriteValue(s, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
 	if err != nil {
 		return err
 	}
 
-	err = api.StreamWaitValue(s, gpu.AddressOf(&descriptor.Go), 1, cuda.WaitEqual)
+	const isSet = 1 // by the host, after it has filled in the descriptor
+	err = api.StreamWaitValue(s, gpu.AddressOf(&descriptor.Go), isSet, cuda.WaitEqual)
 	if err != nil {
 		return err
 	}
@@ -118,8 +118,8 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 	return nil
 }
 
-// Record adds a Send or a Recv to a stream's capture of a CUDA graph. keep must store the
-// CapturedMessage until the graph is closed. The caller must hold s.Mu and m.Mu.
+// Record adds a Send or a Recv to a stream's capture of a CUDA graph. The function keep must store
+// the CapturedMessage until the graph is closed. The caller must hold s.Mu and m.Mu.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
 	c := &CapturedMessage{messages: m, plan: p}
 	if p.Operation == driver.Send {
@@ -133,8 +133,9 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 		}
 
 		c.staged = staged
-		// Each launch waits for the receiver to copy the previous message. Let the first launch pass.
-		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[staged.slot], 1)
+		// Each launch waits until the previous message has been copied. The first one must not wait.
+		const isCopied = 1
+		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[staged.slot], isCopied)
 	}
 
 	keep(c)
@@ -145,14 +146,16 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 	return nil
 }
 
-// addSend records an event after a queued Send and adds the Send to m.unfinishedSends, even if it
-// returns an error. The CUDA context must be current, and the caller must hold the stream's lock.
+// addSend records an event after a queued Send. Even after an error, it adds the Send to
+// m.unfinishedSends. The CUDA context must be current, and the caller must hold the stream's lock.
 func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	e.doneEvent = m.Device.Streams.NewEvent()
 	err := e.doneEvent.Record(s.CUDA)
 	m.inbox.mu.Lock()
 	m.unfinishedSends = append(m.unfinishedSends, e)
-	mustPrune := len(m.unfinishedSends) > 2*m.sendsAfterPrune+minNewSends
+	// Pruning only after the list has doubled keeps the amortized cost of a Send constant.
+	pruneThreshold := 2*m.sendsAfterPrune + minNewSends
+	mustPrune := len(m.unfinishedSends) > pruneThreshold
 	m.inbox.mu.Unlock()
 	if mustPrune {
 		m.pruneSends()
@@ -161,12 +164,12 @@ func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	return err
 }
 
-// minNewSends is the minimum number of Sends after which addSend calls pruneSends again. Since
-// unfinishedSends must also double, the amortized cost of a Send is constant.
+// minNewSends is the minimum number of Sends between two calls of pruneSends by addSend.
 const minNewSends = 64
 
-// pruneSends removes completed Sends from m.unfinishedSends. It must not hold inbox.mu while it
-// queries CUDA: the query may wait for a stream whose message can only be delivered under the lock.
+// pruneSends removes completed Sends from m.unfinishedSends. It queries CUDA without holding
+// inbox.mu, because the query may wait for a stream, and delivering the stream's message needs the
+// lock.
 func (m *Messages) pruneSends() {
 	m.inbox.mu.Lock()
 	sends := slices.Clone(m.unfinishedSends)
