@@ -11,14 +11,15 @@ import (
 
 const (
 	multiprocessorRegisters = 64 << 10 // shared by the threads on a multiprocessor
-	registerUnit            = 8        // a thread gets a multiple of this number
+	registerUnit            = 8        // each thread gets a multiple of 8 registers
 )
 
-// familyOf returns the argument of Launch.resident for a line kernel, such as "wide" for
-// "wide_sum_f32_2", or "" for other kernels.
+// familyOf returns the family of a line kernel, such as "wide" for "wide_sum_f32_2", or "" for
+// other kernels. The family of a generic kernel is its name.
 func familyOf(kernel string) string {
 	isGeneric := strings.HasSuffix(kernel, "_any")
-	if isGeneric && !strings.HasPrefix(kernel, "bulk") {
+	isBulk := strings.HasPrefix(kernel, "bulk")
+	if isGeneric && !isBulk {
 		return kernel
 	}
 
@@ -31,7 +32,8 @@ func familyOf(kernel string) string {
 	return ""
 }
 
-// ranksOf returns the maximum number of ranks of a kernel, if its name ends in it.
+// ranksOf returns the maximum number of ranks of a kernel, if the kernel's name ends in this
+// number or in "any".
 func ranksOf(kernel string) (ranks int, ok bool) {
 	suffix := kernel[strings.LastIndex(kernel, "_")+1:]
 	if suffix == "any" {
@@ -42,16 +44,17 @@ func ranksOf(kernel string) (ranks int, ok bool) {
 	return ranks, err == nil
 }
 
-// requiredThreads returns the number of a kernel's threads that a multiprocessor must run at once.
+// requiredThreads returns the number of threads that must fit on a multiprocessor with the kernel.
 func requiredThreads(kernel string) int {
-	const oneBlock = maxRowThreads
+	const blockThreads = maxRowThreads
 	ranks, hasRanks := ranksOf(kernel)
 	isLineKernel := familyOf(kernel) != "" && hasRanks
 	switch {
 	case slices.Contains(Retired, kernel):
-		return oneBlock
+		return blockThreads
 	case strings.HasPrefix(kernel, "norm_local"):
-		return 2 * oneBlock
+		const blocks = 2
+		return blocks * blockThreads
 	case strings.HasPrefix(kernel, "norm_"):
 		const headerWarps = 1 // exchange headers; the other warps move data
 		return (maxRowWarps + headerWarps) * warp
@@ -61,11 +64,11 @@ func requiredThreads(kernel string) int {
 	case isLineKernel:
 		return threadsOfLineKernel(familyOf(kernel), ranks)
 	default:
-		return oneBlock
+		return blockThreads
 	}
 }
 
-// threadsOfLineKernel is requiredThreads for a line kernel, whose blocks must all run at once.
+// threadsOfLineKernel returns requiredThreads of a line kernel, whose blocks must all run at once.
 func threadsOfLineKernel(family string, ranks int) int {
 	const multiprocessors = 100 // arbitrary
 	l := &Launch{Ranks: ranks, Multiprocessors: multiprocessors}
@@ -75,12 +78,12 @@ func threadsOfLineKernel(family string, ranks int) int {
 }
 
 // A cubin (a compiled object) lists the properties of its kernels in section .nv.info. Each entry
-// has a head: a format byte, an attribute byte, and two bytes with the value or, in sizedFormat,
-// with the size of the value that follows.
+// begins with a format byte and an attribute byte. In sizedFormat, a 2-byte size and a value of
+// this size follow. In other formats, a 2-byte value follows.
 const (
 	sizedFormat   = 0x04
-	registerCount = 0x2f // attribute; its value is a symbol index and a count, of 4 bytes each
-	headBytes     = 4
+	registerCount = 0x2f // attribute with two values of 4 bytes, a symbol index and a count
+	headBytes     = 4    // size of an entry without the value of sizedFormat
 )
 
 // A multiprocessor has enough registers for all threads that must run on it at once.
@@ -145,10 +148,11 @@ func registerCounts(t *testing.T, cubin []byte) map[string]int {
 			entryBytes += int(binary.LittleEndian.Uint16(info[2:]))
 		}
 
-		if format == sizedFormat && attribute == registerCount {
+		isRegisterCount := format == sizedFormat && attribute == registerCount
+		if isRegisterCount {
 			value := info[headBytes:]
 			symbolIndex := binary.LittleEndian.Uint32(value)
-			symbol := symbols[symbolIndex-1] // Symbols leaves out the symbol with index 0
+			symbol := symbols[symbolIndex-1] // Symbols omits the symbol with index 0
 			found[symbol.Name] = int(binary.LittleEndian.Uint32(value[4:]))
 		}
 

@@ -6,16 +6,16 @@ import (
 	"symmem/driver"
 )
 
-// Specialized kernels are compiled for one type and combine the elements of ranks in order:
-// ((a0+a1)+a2)+a3. Generic kernels support all types, more operations, and trees:
-// (a0+a1)+(a2+a3). An argument of the kernel, Launch.reduction, selects the operation. For generic
-// kernels, it also encodes the order and the type.
+// A specialized kernel is compiled for one type of elements, and combines the elements of ranks in
+// order: ((a0+a1)+a2)+a3. A generic kernel supports all types, more operations, and trees:
+// (a0+a1)+(a2+a3). The kernel argument Launch.reduction selects the operation and, in generic
+// kernels, the order and the type.
 
 // elementType describes a type that kernels can reduce.
 type elementType struct {
-	number            uint32 // for generic kernels
-	name              string // in names of specialized kernels, or "" if there are none
-	isTreatedAsSigned bool   // whether kernels treat unsigned elements as signed ones
+	number            uint32 // in Launch.reduction of generic kernels
+	name              string // in names of specialized kernels; "" if the type has none
+	isTreatedAsSigned bool   // the type is unsigned, but its kernels are for a signed type
 }
 
 var types = map[driver.DataType]elementType{
@@ -31,33 +31,35 @@ var types = map[driver.DataType]elementType{
 	driver.Uint64:   {number: 7, isTreatedAsSigned: true},
 }
 
-// Launch.reduction is operation | order | type*typeUnit, with the numbers of src/call.h.
+// Launch.reduction is operation | order | type*typeUnit, with the numbers of src/call.h. An order
+// is orderRanks, orderTree, or orderTree | orderRounded.
 const (
-	lastSpecializedOp = 2 // Max; specialized kernels support only operations up to this number
-
 	orderRanks   = 0
-	orderTree    = 8
-	orderRounded = 16 // with orderTree: round intermediate results to the type of the elements
-	typeUnit     = 32
+	orderTree    = 1 << 3
+	orderRounded = 1 << 4 // rounds intermediate results to the type of the elements
+	typeUnit     = 1 << 5
+
+	lastSpecializedOp = 2 // specialized kernels support operation numbers up to 2 (Max)
 )
 
 // CanReduce reports whether symmem's kernels support a reduction of elements of a type.
 func CanReduce(t driver.DataType, op driver.ReduceOp) bool {
-	element, hasTypeKernel := types[t]
-	hasOpKernel := op.Kernel() != 0
-	if !hasTypeKernel || !hasOpKernel {
-		return false
-	}
-
+	element, supportsType := types[t]
+	supportsOp := op.Kernel() != 0
 	comparesWrongly := element.isTreatedAsSigned && op.ComparesUnsigned(t)
-	return !comparesWrongly
+	return supportsType && supportsOp && !comparesWrongly
 }
 
-// setReduction sets the fields reduction, divisor and isGeneric. It returns an error if no kernel
-// supports the reduction.
+// setReduction sets reduction, divisor and isGeneric. It returns an error if no kernel supports the
+// reduction.
 func (l *Launch) setReduction() error {
 	if !CanReduce(l.DataType, l.ReduceOp) {
 		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)
+	}
+
+	order, err := l.order()
+	if err != nil {
+		return err
 	}
 
 	if l.ReduceOp.IsAverage() {
@@ -66,7 +68,6 @@ func (l *Launch) setReduction() error {
 
 	element := types[l.DataType]
 	op, _ := l.ReduceOp.Kernel().Number() // exists, because CanReduce has returned true
-	order, err := l.order()
 	hasSpecialized := element.name != "" && op <= lastSpecializedOp && order == orderRanks
 	l.isGeneric = !hasSpecialized
 	l.reduction = uint32(op)
@@ -74,11 +75,11 @@ func (l *Launch) setReduction() error {
 		l.reduction |= order | element.number*typeUnit
 	}
 
-	return err
+	return nil
 }
 
-// order returns the order in which elements are combined. It replaces a tree by orderRanks if the
-// results are the same. Trees require a power of two of ranks.
+// order returns the order in which elements are combined. It replaces a tree by orderRanks, which
+// may have a specialized kernel, if both give the same result.
 func (l *Launch) order() (uint32, error) {
 	isTree := l.Formula == driver.Tree || l.Formula == driver.RoundedTree
 	if !isTree {
@@ -96,24 +97,25 @@ func (l *Launch) order() (uint32, error) {
 		return orderRanks, nil
 	}
 
-	hasPartialResults := l.Ranks > 2
-	// The sum of an average is an intermediate result, too: the division follows.
-	hasIntermediates := hasPartialResults || l.ReduceOp.IsAverage()
-	roundsIntermediates := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
+	hasPartialSums := l.Ranks > 2
+	// An average divides the total, which is then an intermediate result as well.
+	hasIntermediates := hasPartialSums || l.ReduceOp.IsAverage()
+	const halfPrecision = 2 // bytes; kernels compute with more precision
+	mayRound := l.Formula == driver.RoundedTree && l.DataType.Size() == halfPrecision
 	switch {
-	case roundsIntermediates && hasIntermediates:
+	case mayRound && hasIntermediates:
 		return orderTree | orderRounded, nil
-	case hasPartialResults:
+	case hasPartialSums:
 		return orderTree, nil
-	default:
+	default: // the only operation is a0+a1
 		return orderRanks, nil
 	}
 }
 
-// kernelName returns the name of a specialized kernel, such as line_sum_f32_4 for the family
-// "line_sum", or line_copy_4, which needs no type.
+// kernelName returns the name of a specialized kernel for 4 ranks, such as line_sum_f32_4 for the
+// family "line_sum", or line_copy_4 for "line_copy", which needs no type.
 func (l *Launch) kernelName(family string) string {
-	rankCount := 8 // also for 3, 5, 6 and 7 ranks
+	rankCount := 8 // the kernel for 8 ranks also supports fewer
 	if l.Ranks == 2 || l.Ranks == 4 {
 		rankCount = l.Ranks
 	}

@@ -9,13 +9,13 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Dispatch and Combine exchange rows in a mixture of experts, a model in which a few of many
-// experts process each token. Dispatch copies a token's row into a table on each rank that owns one
-// of its experts. Combine adds up the rows that these ranks computed.
+// In a mixture of experts, a few of many experts process each token. Dispatch copies the row of a
+// token into a table on each rank that owns one of the token's experts. Combine adds up the rows
+// that these ranks computed.
 //
-// Line kernels, for small calls, pass rows through the backend's exchange memory in chunks of 4
-// lines. A line has 120 bytes of data, and 8 bytes that signal its arrival. Bulk kernels access the
-// tables of other ranks, which must be in windows (memory that all ranks have registered).
+// Line kernels, for small calls, pass rows through the backend's exchange memory, in lines of 120
+// bytes of data and an 8-byte arrival flag. Bulk kernels access the tables of other ranks, which
+// must be in windows (memory that all ranks have registered).
 
 // route implements Work for Dispatch and Combine.
 type route struct{ l Launch }
@@ -23,10 +23,10 @@ type route struct{ l Launch }
 const (
 	routeThreads    = 512     // maximum number of threads in a block
 	maxLineTokens   = 512     // maximum Route.MaxTokens for line kernels
-	largeRouteBytes = 8 << 20 // total size of rows from which bulk kernels use more blocks
+	largeRouteBytes = 8 << 20 // minimum size of all rows for which bulk kernels use more blocks
 )
 
-// chooseRoute chooses the same kernel on all ranks for a Dispatch or Combine.
+// chooseRoute chooses the kernel of a Dispatch or Combine, the same on all ranks.
 func chooseRoute(l Launch) (Work, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -34,13 +34,13 @@ func chooseRoute(l Launch) (Work, error) {
 
 	r := &route{l: l}
 	canUseBulk := l.Symmetric // the tables are in windows
-	canUseLines, areLinesFaster := r.checkLines()
-	preferLines := areLinesFaster || !canUseBulk
 	switch {
-	case canUseLines && preferLines:
+	case r.canUseLines() && r.areLinesFaster():
 		r.useLines()
 	case canUseBulk:
 		r.useBulk()
+	case r.canUseLines():
+		r.useLines()
 	default:
 		return nil, r.outsideWindowsError()
 	}
@@ -48,27 +48,33 @@ func chooseRoute(l Launch) (Work, error) {
 	return r, nil
 }
 
-// checkLines reports whether line kernels support the call, and whether they are faster than bulk
-// kernels.
-func (r *route) checkLines() (areSupported, areFaster bool) {
-	tokens := r.l.Route.MaxTokens
-	chunksToPeer := tokens * r.chunksPerToken()
-	receivedBytes := int64(r.l.Ranks) * chunksToPeer * wideLines * lineBytes
-	headerBytes := int64(MaxRanks * lineBytes) // from each rank, a line with the set of sent tokens
-	// Calls use the two halves of the exchange memory in turn.
-	areSupported = tokens <= maxLineTokens && headerBytes+receivedBytes <= halfBytes
-	dataToPeer := chunksToPeer * wideLines * lineDataBytes
-	areFaster = dataToPeer <= maxPartBytes
-	return areSupported, areFaster
+// canUseLines reports whether the call fits into half of the exchange memory. Calls use the two
+// halves in turn.
+func (r *route) canUseLines() bool {
+	lines := int64(r.l.Ranks) * r.maxChunksToPeer() * wideLines
+	const headerLines = MaxRanks // from each rank, a line with the set of sent tokens
+	bytes := (headerLines + lines) * lineBytes
+	return r.l.Route.MaxTokens <= maxLineTokens && bytes <= halfBytes
 }
+
+func (r *route) areLinesFaster() bool {
+	dataToPeer := r.maxChunksToPeer() * wideLines * lineDataBytes
+	return dataToPeer <= maxPartBytes
+}
+
+// maxChunksToPeer returns the maximum number of chunks (wideLines lines each) that a rank sends to
+// another rank.
+func (r *route) maxChunksToPeer() int64 { return r.l.Route.MaxTokens * r.chunksPerToken() }
 
 // chunksPerToken returns the number of chunks that a rank sends to another rank for a token.
 func (r *route) chunksPerToken() int64 {
 	chunks := countChunks(r.rowBytes(), wideLines)
 	if r.l.Operation == driver.Dispatch {
-		const valueBytes = 4 // of a scale, a weight or an id
-		values := r.l.Route.Scales + 2*int64(r.l.Route.TopK)
-		chunks += countChunks(valueBytes*values, wideLines) // not shared with the row
+		const valueBytes = 4
+		topK := int64(r.l.Route.TopK)
+		weightsAndIDs := topK + topK
+		values := r.l.Route.Scales + weightsAndIDs
+		chunks += countChunks(valueBytes*values, wideLines) // values begin a new chunk
 	}
 
 	return chunks
@@ -78,17 +84,16 @@ func (r *route) rowBytes() int64 { return r.l.Route.Hidden * int64(r.l.DataType.
 
 // useLines chooses the line kernel, with a warp (32 threads) for each chunk if possible.
 func (r *route) useLines() {
-	chunks := r.l.Route.MaxTokens * r.chunksPerToken()
 	blocks := min(maxBlocks, r.maxLineBlocks())
-	r.l.setGrid(chunks, blocks, gridSize{blocks: blocks, threads: routeThreads})
+	r.l.setGrid(r.maxChunksToPeer(), blocks, gridSize{blocks: blocks, threads: routeThreads})
 	r.l.Kernel = r.l.kernelName("route_line_" + r.operationName())
 }
 
-// maxLineBlocks returns the number of blocks that leaves space for a small call of another group.
+// maxLineBlocks leaves space on the GPU for a small call of another group.
 func (r *route) maxLineBlocks() int {
 	multiprocessors := r.l.Multiprocessors
-	if r.l.Ranks <= 4 {
-		return multiprocessors // each can run a block and the small call together
+	if r.l.Ranks <= 4 { // each multiprocessor can run a block beside the small call
+		return multiprocessors
 	}
 
 	reserved := multiprocessors / 4
@@ -97,10 +102,10 @@ func (r *route) maxLineBlocks() int {
 
 // useBulk chooses the bulk kernel, with at most one block for each token.
 func (r *route) useBulk() {
-	blocks := int64(maxBulkBlocks)
+	blocks := int64(maxBulkBlocks / 2)
 	isLarge := r.l.Route.MaxTokens*r.rowBytes() >= largeRouteBytes
-	if !isLarge {
-		blocks = maxBulkBlocks / 2
+	if isLarge {
+		blocks = maxBulkBlocks
 	}
 
 	r.l.Bulk = true
@@ -129,7 +134,7 @@ func (r *route) outsideWindowsError() error {
 // Remark implements Work.
 func (r *route) Remark() string { return "" }
 
-// Steps implements Work with a single launch.
+// Steps implements Work.
 func (r *route) Steps(t *Transport) []Step {
 	return []Step{{
 		Kernel: r.l.Kernel, Blocks: r.l.Blocks, Threads: r.l.Threads, Params: r.params(t),
@@ -137,22 +142,37 @@ func (r *route) Steps(t *Transport) []Step {
 	}}
 }
 
-// routeArguments has the layout of struct Route in src/route.h, the arguments of the kernels.
+// routeArguments holds the arguments of the kernels, in the layout of struct Route in src/route.h.
 type routeArguments struct {
-	rank, ranks, tokens, topK            uint32 // tokens are those of this rank
-	digest                               uint64 // hash of the call, the same on all ranks
-	timeout                              time.Duration
-	report                               uintptr           // where kernels report failures
-	exchange                             [MaxRanks]uintptr // exchange memory of each rank
-	experts, maxTokens, rowBytes, scales uint32
-	split, more, high, low               uint32 // see setOwners
-	firstExpert, ownExperts              uint32 // this rank's experts: the first, and their number
-	chunks, inverse                      uint32 // see setChunks
-	ids, weights, rowScales              uintptr
-	own                                  uintptr // rows of this rank's tokens
+	rank, ranks uint32
+	tokens      uint32 // number of this rank's tokens
+	topK        uint32 // number of experts of each token
+	digest      uint64 // hash of the call, the same on all ranks
+	timeout     time.Duration
+	report      uintptr           // where kernels report failures
+	exchange    [MaxRanks]uintptr // exchange memory of each rank
+
+	experts     uint32 // number of experts on all ranks
+	maxTokens   uint32 // maximum number of tokens of a rank
+	rowBytes    uint32
+	scales      uint32 // number of scales of each row
+	split, more uint32 // see setOwners
+	high, low   uint32 // see setOwners
+	firstExpert uint32 // first of this rank's experts
+	ownExperts  uint32 // number of this rank's experts
+	chunks      uint32 // number of chunks for each token
+	inverse     uint32 // see setChunks
+
+	// Addresses of arrays with entries for each token of this rank.
+
+	ids, weights, rowScales uintptr
+	own                     uintptr // rows
+
 	// Offsets in the output of a Dispatch, whose table of rows is at offset 0.
+
 	scalesAt, weightsAt, idsAt, countsAt int64
-	all                                  [MaxRanks]uintptr // table of each rank
+
+	all [MaxRanks]uintptr // table of each rank
 }
 
 func (r *route) params(t *Transport) cuda.Params {
@@ -175,7 +195,8 @@ func (r *route) params(t *Transport) cuda.Params {
 	return cuda.ParamsOf(&args)
 }
 
-// setAddresses sets own and all. Line kernels need only this rank's table.
+// setAddresses sets own, and all for the tables that the kernel accesses. Line kernels access only
+// this rank's table.
 func (r *route) setAddresses(args *routeArguments) {
 	l := &r.l
 	table, tableWindow := l.Recv, l.RecvWindow
@@ -192,33 +213,34 @@ func (r *route) setAddresses(args *routeArguments) {
 	}
 }
 
-// setChunks sets chunks and its inverse, 2^31 / chunks rounded up, by which kernels multiply
-// instead of dividing by chunks.
+// setChunks sets chunks and 2^31 / chunks, rounded up. Kernels multiply by this inverse instead of
+// dividing by chunks.
 func (a *routeArguments) setChunks(chunks int64) {
+	const scale = 1 << 31
 	a.chunks = uint32(chunks)
-	a.inverse = uint32((1<<31 + chunks - 1) / chunks)
+	a.inverse = uint32((scale + chunks - 1) / chunks)
 }
 
 // setOwners sets the arguments from which kernels compute the owner of an expert. If the experts do
-// not divide evenly, each of the first ranks owns one expert more than the others. For 5 experts on
-// 2 ranks, more (the number of such ranks) is 1 and split (the end of their experts) is 3. Kernels
-// multiply by high and low, scaled inverses of 3 and 2, instead of dividing.
+// not divide evenly, the first ranks own one expert more than the others. For example, of 5 experts
+// on 2 ranks, rank 0 owns the first 3. The number of such ranks, more, is then 1, and split, the
+// number of their experts, is 3. Instead of dividing by 3 or 2, kernels multiply by high or low.
 func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
-	fewest := call.Experts / l.Ranks // experts of a rank
-	most := fewest + 1
-	ranksWithMost := call.Experts % l.Ranks
-	a.split = uint32(ranksWithMost * most)
-	a.more = uint32(ranksWithMost)
-	a.high = scaledInverse(most)
-	a.low = scaledInverse(fewest)
+	expertsPerRank := call.Experts / l.Ranks // without the additional expert of the first ranks
+	ranksWithMore := call.Experts % l.Ranks
+	a.split = uint32(ranksWithMore * (expertsPerRank + 1))
+	a.more = uint32(ranksWithMore)
+	a.high = scaledInverse(expertsPerRank + 1)
+	a.low = scaledInverse(expertsPerRank)
 	firstExpert := call.FirstExpert(l.Ranks, l.Rank)
 	end := call.FirstExpert(l.Ranks, l.Rank+1)
 	a.firstExpert = uint32(firstExpert)
 	a.ownExperts = uint32(end - firstExpert)
 }
 
-// scaledInverse returns 2^20 / divisor, rounded up. If the divisor is 0, kernels do not use the
-// result, because all experts come before split.
+// scaledInverse returns 2^20 / divisor, rounded up. The divisor is 0 for ranks without experts, and
+// kernels do not use the result.
 func scaledInverse(divisor int) uint32 {
-	return uint32((1<<20 + divisor - 1) / max(divisor, 1))
+	const scale = 1 << 20
+	return uint32((scale + divisor - 1) / max(divisor, 1))
 }

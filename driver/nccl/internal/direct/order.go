@@ -9,13 +9,11 @@ import (
 )
 
 // LaunchOrder makes a group's calls run in the order of their launches, even on different streams.
-// Otherwise, NCCL kernels and symmem's own kernels could deadlock across ranks.
+// Otherwise, the kernels of NCCL and of symmem could deadlock across ranks. When the stream
+// changes, the new stream waits for an event after the latest launch.
 //
-// When a launch uses another stream than the latest one, Begin records an event on the latest
-// stream and makes the other stream wait for it. RecordLatest records this event earlier, before
-// the latest stream begins a capture, for example. Once another library has captured a call, which
-// it can replay without notice, all launches and replays use replayEvent instead: they wait for it
-// and record it again.
+// After another library has captured a call, symmem does not notice replays of the graph. From then
+// on, every launch and every replay waits for replayEvent and records it again.
 //
 // Callers of Begin, End, RecordLatest and ForgetLatest must hold the stream's lock. Begin and End
 // also require the communicator's mu and a current CUDA context.
@@ -25,22 +23,22 @@ type LaunchOrder struct {
 	IsLatestOnlyNCCL bool          // whether the latest launch has no kernels of symmem
 	replayEvent      *stream.Point // nil before another library has captured a call
 
-	// mu guards the following fields. It is not held during waits for other ranks, unlike the
-	// communicator's mu.
+	// mu guards the following fields. Unlike the communicator's mu, it is not held during waits for
+	// other ranks.
 	mu ranked.Mutex[orderMu]
-	// latestStream is the stream of the latest launch, or nil if there is none or an event has
-	// replaced it. Reads do not require mu. Storing a stream also requires that stream's lock.
+	// latestStream is the stream of the latest launch. It is nil before the first launch, and after
+	// RecordLatest or ForgetLatest. Reads do not require mu. Storing a stream also requires the
+	// stream's lock.
 	latestStream atomic.Pointer[stream.Stream]
 	latestEvent  *stream.Event // recorded by RecordLatest after the latest launch, or nil
-	reusedEvent  stream.Event  // avoids allocations
+	reusedEvent  stream.Event  // reused for each event, to avoid allocations
 }
 
-// LatestStream returns the stream of the latest launch, or nil if there is none or an event has
-// replaced it.
+// LatestStream returns the stream of the latest launch, or nil.
 func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
 
-// Begin makes stream s wait for the latest launch if necessary. Call it before queuing the next
-// launch on s. isOnlyNCCL is set if that launch has no kernels of symmem.
+// Begin makes stream s wait for the latest launch if necessary. Call it before queuing a launch on
+// s. isOnlyNCCL is set if the new launch has no kernels of symmem.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, isOnlyNCCL bool, gpu *cuda.Driver,
 ) error {
@@ -73,14 +71,14 @@ func (o *LaunchOrder) Begin(
 func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
 	event := o.latestEvent
 	if latestStream := o.LatestStream(); latestStream != nil {
-		const keepPoint = false // the event is not used later
+		const keepPoint = false // the event is used only here
 		if event, err = o.reusedEvent.RecordAfter(latestStream, keepPoint); err != nil {
 			return err
 		}
 	}
 
-	if event == nil {
-		return nil // no launch, or ForgetLatest
+	if event == nil { // no launch, or it was forgotten
+		return nil
 	}
 
 	return event.StreamWait(s, gpu)
@@ -113,7 +111,7 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return nil
 }
 
-// ForgetLatest keeps later launches from waiting for the latest launch if it is on stream s.
+// ForgetLatest makes the next launch not wait for the latest launch if that is on stream s.
 func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -122,14 +120,15 @@ func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	}
 }
 
-// replaceStream replaces latestStream by event, which may be nil. The caller must hold o.mu.
+// replaceStream makes the next launch wait for event, if not nil, instead of latestStream. The
+// caller must hold o.mu.
 func (o *LaunchOrder) replaceStream(event *stream.Event) {
 	o.latestEvent = event
 	o.latestStream.Store(nil)
 }
 
-// makeReplayEvent records replayEvent after the latest launch, unless replayEvent exists. Graphs
-// that refer to the event keep its communicator alive. The caller must hold the communicator's mu.
+// makeReplayEvent records replayEvent after the latest launch, unless replayEvent exists. The
+// caller must hold the communicator's mu.
 func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil

@@ -9,12 +9,12 @@ import (
 )
 
 // Recording is a capture of a group's calls in a CUDA graph. Calls must run in the same order on
-// all ranks, but another library can replay its graph without notice. Therefore, the graph itself
-// keeps the order: its first call waits for an event, replayEvent, each other call waits for the
-// previous one, and eventRecordNode records replayEvent after the last call.
+// all ranks. Another library can replay its graph without notice, so the graph itself must keep the
+// order. The first call waits for replayEvent (an event after the group's earlier calls), and each
+// later call waits for the previous call. After the last call, eventRecordNode records replayEvent.
 type Recording struct {
 	captureID    uint64          // CUDA's ID, or 0 for a capture of symmem
-	lastPosition driver.Recorded // numbers of the capture and its last call, from 1
+	lastPosition driver.Recorded // position of the last call
 
 	// Only captures of other libraries use the following fields.
 
@@ -23,31 +23,31 @@ type Recording struct {
 	eventRecordNode cuda.Node   // 0 before the first call
 }
 
-// NextPosition returns a new position for the next call in the capture.
+// NextPosition assigns a position to the next call in the capture.
 func (r *Recording) NextPosition() driver.Recorded {
 	r.lastPosition.Call++
 	return r.lastPosition
 }
 
-// Recordings numbers the captures with calls of a group. Callers of its methods must hold the
+// Recordings numbers the captures of a group's calls. Callers of its methods must hold the
 // communicator's mu.
 type Recordings struct {
-	captureCount      uint64       // captures so far, the same number on all ranks
-	foreignRecordings []*Recording // captures of other libraries, the most recently used one last
+	captureCount      uint64       // captures so far; the same on all ranks
+	foreignRecordings []*Recording // captures of other libraries, ordered by their latest use
 }
 
-// MaxOpenRecordings is the maximum number of foreign recordings. It is limited because symmem does
-// not see when another library ends a capture.
+// MaxOpenRecordings limits the foreign recordings, because symmem does not notice when another
+// library ends a capture.
 const MaxOpenRecordings = 16
 
 // NewRecording returns the recording of a new capture. captureID is 0 for a capture of symmem.
 func (r *Recordings) NewRecording(captureID uint64) *Recording {
 	r.captureCount++
-	beforeFirst := driver.Recorded{Capture: r.captureCount}
-	return &Recording{captureID: captureID, lastPosition: beforeFirst}
+	beforeFirstCall := driver.Recorded{Capture: r.captureCount, Call: 0}
+	return &Recording{captureID: captureID, lastPosition: beforeFirstCall}
 }
 
-// IsKnown reports whether GetOrBegin would return an existing recording.
+// IsKnown reports whether there is a recording of another library's capture.
 func (r *Recordings) IsKnown(captureID uint64) bool { return r.indexOf(captureID) >= 0 }
 
 func (r *Recordings) indexOf(captureID uint64) int {
@@ -66,7 +66,8 @@ func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	}
 
 	if len(r.foreignRecordings) == MaxOpenRecordings {
-		r.foreignRecordings = slices.Delete(r.foreignRecordings, 0, 1)
+		const leastRecentlyUsed = 0
+		r.foreignRecordings = slices.Delete(r.foreignRecordings, leastRecentlyUsed, 1)
 	}
 
 	recording := r.NewRecording(captureID)
@@ -74,8 +75,8 @@ func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	return recording
 }
 
-// Launch adds a call to a capture of another library, after the group's earlier calls. queueCall
-// queues the call on stream s. The CUDA context must be current.
+// Launch adds a call to a capture of another library. queueCall queues the call on stream s. The
+// CUDA context must be current.
 func (r *Recording) Launch(
 	order *LaunchOrder, s *stream.Stream, streams *stream.Streams, queueCall func() error,
 ) error {
@@ -95,8 +96,8 @@ func (r *Recording) Launch(
 	return r.recordAfterCall(order.replayEvent, s.CUDA, gpu)
 }
 
-// waitForPrevious makes stream s, which captures the next call, wait for the previous call or, if
-// there is none, for replayEvent.
+// waitForPrevious makes stream s wait for the previous call in the capture. Before the first call,
+// it makes s wait for replayEvent.
 func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -128,9 +129,9 @@ func (r *Recording) waitForPrevious(
 	return gpu.AddCaptureDependencies(s, missingNodes)
 }
 
-// recordAfterCall moves eventRecordNode from the previous call to the one that has just been added
-// on stream s. If CUDA rejects the move, recordAfterCall adds another such node, because CUDA
-// cannot remove nodes during a capture.
+// recordAfterCall makes eventRecordNode follow the call that has just been added on stream s,
+// instead of the previous call. If CUDA rejects this, recordAfterCall adds another node, because
+// CUDA cannot remove nodes during a capture.
 func (r *Recording) recordAfterCall(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -142,38 +143,45 @@ func (r *Recording) recordAfterCall(
 	previousNodes := r.lastCallNodes
 	r.lastStream = s
 	r.lastCallNodes = capture.Dependencies // of the stream's next work
-	dependencies := r.lastCallNodes
-	hasEventRecord := r.eventRecordNode != 0
-	if hasEventRecord {
-		detachErr := r.detachEventRecord(capture.Graph, previousNodes, gpu)
-		if detachErr == nil {
-			return r.attachEventRecord(capture.Graph, gpu)
-		}
-
-		// The old node stays, and the new node must record the event after it.
-		dependencies = append(slices.Clone(r.lastCallNodes), r.eventRecordNode)
+	isFirst := r.eventRecordNode == 0
+	if isFirst {
+		return r.addEventRecord(capture.Graph, r.lastCallNodes, replayEvent, gpu)
 	}
 
-	r.eventRecordNode, err = gpu.GraphAddEventRecord(capture.Graph, dependencies,
-		replayEvent.Handle)
+	detachErr := r.detachEventRecord(capture.Graph, previousNodes, gpu)
+	if detachErr == nil {
+		return r.attachEventRecord(capture.Graph, gpu)
+	}
+
+	// The old node stays, and the new node must record the event after it.
+	dependencies := append(slices.Clone(r.lastCallNodes), r.eventRecordNode)
+	return r.addEventRecord(capture.Graph, dependencies, replayEvent, gpu)
+}
+
+func (r *Recording) addEventRecord(
+	graph cuda.Graph, dependencies []cuda.Node, replayEvent *stream.Point, gpu *cuda.Driver,
+) (err error) {
+	r.eventRecordNode, err = gpu.GraphAddEventRecord(graph, dependencies, replayEvent.Handle)
 	return err
 }
 
-// detachEventRecord removes nodes from the dependencies of eventRecordNode.
+// detachEventRecord makes eventRecordNode not wait for nodes.
 func (r *Recording) detachEventRecord(
 	graph cuda.Graph, nodes []cuda.Node, gpu *cuda.Driver,
 ) error {
-	return gpu.GraphRemoveDependencies(graph, nodes, r.repeatEventRecord(len(nodes)))
+	waitingNodes := r.repeatEventRecord(len(nodes))
+	return gpu.GraphRemoveDependencies(graph, nodes, waitingNodes)
 }
 
 // attachEventRecord makes eventRecordNode wait for the last call.
 func (r *Recording) attachEventRecord(graph cuda.Graph, gpu *cuda.Driver) error {
 	nodes := r.lastCallNodes
-	return gpu.GraphAddDependencies(graph, nodes, r.repeatEventRecord(len(nodes)))
+	waitingNodes := r.repeatEventRecord(len(nodes))
+	return gpu.GraphAddDependencies(graph, nodes, waitingNodes)
 }
 
-// repeatEventRecord returns eventRecordNode as the waiting node of several dependencies. CUDA takes
-// dependencies as two slices of the same length, of awaited and of waiting nodes.
+// repeatEventRecord returns a slice of eventRecordNode. CUDA requires the waiting node of each
+// dependency, even if all dependencies have the same one.
 func (r *Recording) repeatEventRecord(times int) []cuda.Node {
 	return slices.Repeat([]cuda.Node{r.eventRecordNode}, times)
 }
