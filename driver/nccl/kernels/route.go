@@ -18,7 +18,7 @@ import (
 // must be in windows (memory that all ranks have registered).
 
 // route implements Work for Dispatch and Combine.
-type route struct{ l Launch }
+type route struct{ launch Launch }
 
 const (
 	routeThreads    = 512     // maximum number of threads in a block
@@ -32,7 +32,7 @@ func chooseRoute(l Launch) (Work, error) {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
 
-	r := &route{l: l}
+	r := &route{launch: l}
 	canUseBulk := l.Symmetric // the tables are in windows
 	switch {
 	case r.canUseLines() && r.areLinesFaster():
@@ -51,10 +51,10 @@ func chooseRoute(l Launch) (Work, error) {
 // canUseLines reports whether the call fits into half of the exchange memory. Calls use the two
 // halves in turn.
 func (r *route) canUseLines() bool {
-	lines := int64(r.l.Ranks) * r.maxChunksToPeer() * wideLines
+	lines := int64(r.launch.Ranks) * r.maxChunksToPeer() * wideLines
 	const headerLines = MaxRanks // from each rank, a line with the set of sent tokens
 	bytes := (headerLines + lines) * lineBytes
-	return r.l.Route.MaxTokens <= maxLineTokens && bytes <= halfBytes
+	return r.launch.Route.MaxTokens <= maxLineTokens && bytes <= halfBytes
 }
 
 func (r *route) areLinesFaster() bool {
@@ -64,35 +64,35 @@ func (r *route) areLinesFaster() bool {
 
 // maxChunksToPeer returns the maximum number of chunks (wideLines lines each) that a rank sends to
 // another rank.
-func (r *route) maxChunksToPeer() int64 { return r.l.Route.MaxTokens * r.chunksPerToken() }
+func (r *route) maxChunksToPeer() int64 { return r.launch.Route.MaxTokens * r.chunksPerToken() }
 
 // chunksPerToken returns the number of chunks that a rank sends to another rank for a token.
 func (r *route) chunksPerToken() int64 {
 	chunks := countChunks(r.rowBytes(), wideLines)
-	if r.l.Operation == driver.Dispatch {
+	if r.launch.Operation == driver.Dispatch {
 		const valueBytes = 4
-		topK := int64(r.l.Route.TopK)
+		topK := int64(r.launch.Route.TopK)
 		weightsAndIDs := topK + topK
-		values := r.l.Route.Scales + weightsAndIDs
+		values := r.launch.Route.Scales + weightsAndIDs
 		chunks += countChunks(valueBytes*values, wideLines) // values begin a new chunk
 	}
 
 	return chunks
 }
 
-func (r *route) rowBytes() int64 { return r.l.Route.Hidden * int64(r.l.DataType.Size()) }
+func (r *route) rowBytes() int64 { return r.launch.Route.Hidden * int64(r.launch.DataType.Size()) }
 
 // useLines chooses the line kernel, with a warp (32 threads) for each chunk if possible.
 func (r *route) useLines() {
 	blocks := min(maxBlocks, r.maxLineBlocks())
-	r.l.setGrid(r.maxChunksToPeer(), blocks, gridSize{blocks: blocks, threads: routeThreads})
-	r.l.Kernel = r.l.kernelName("route_line_" + r.operationName())
+	r.launch.setGrid(r.maxChunksToPeer(), blocks, gridSize{blocks: blocks, threads: routeThreads})
+	r.launch.Kernel = r.launch.kernelName("route_line_" + r.operationName())
 }
 
 // maxLineBlocks leaves space on the GPU for a small call of another group.
 func (r *route) maxLineBlocks() int {
-	multiprocessors := r.l.Multiprocessors
-	if r.l.Ranks <= 4 { // each multiprocessor can run a block beside the small call
+	multiprocessors := r.launch.Multiprocessors
+	if r.launch.Ranks <= 4 { // each multiprocessor can run a block beside the small call
 		return multiprocessors
 	}
 
@@ -103,19 +103,19 @@ func (r *route) maxLineBlocks() int {
 // useBulk chooses the bulk kernel, with at most one block for each token.
 func (r *route) useBulk() {
 	blocks := int64(maxBulkBlocks / 2)
-	isLarge := r.l.Route.MaxTokens*r.rowBytes() >= largeRouteBytes
+	isLarge := r.launch.Route.MaxTokens*r.rowBytes() >= largeRouteBytes
 	if isLarge {
 		blocks = maxBulkBlocks
 	}
 
-	r.l.Bulk = true
-	r.l.Threads = routeThreads
-	r.l.Blocks = int(min(blocks, int64(r.l.Multiprocessors), r.l.Route.MaxTokens))
-	r.l.Kernel = r.l.kernelName(r.operationName())
+	r.launch.Bulk = true
+	r.launch.Threads = routeThreads
+	r.launch.Blocks = int(min(blocks, int64(r.launch.Multiprocessors), r.launch.Route.MaxTokens))
+	r.launch.Kernel = r.launch.kernelName(r.operationName())
 }
 
 func (r *route) operationName() string {
-	if r.l.Operation == driver.Dispatch {
+	if r.launch.Operation == driver.Dispatch {
 		return "dispatch"
 	}
 
@@ -124,11 +124,12 @@ func (r *route) operationName() string {
 
 func (r *route) outsideWindowsError() error {
 	direction := "from" // Combine reads the tables
-	if r.l.Operation == driver.Dispatch {
+	if r.launch.Operation == driver.Dispatch {
 		direction = "into"
 	}
 
-	return fmt.Errorf("%w for %v %s memory outside windows", errNoKernel, r.l.Operation, direction)
+	return fmt.Errorf("%w for %v %s memory outside windows", errNoKernel, r.launch.Operation,
+		direction)
 }
 
 // Remark implements Work.
@@ -136,9 +137,10 @@ func (r *route) Remark() string { return "" }
 
 // Steps implements Work.
 func (r *route) Steps(t *Transport) []Step {
+	l := &r.launch
 	return []Step{{
-		Kernel: r.l.Kernel, Blocks: r.l.Blocks, Threads: r.l.Threads, Params: r.params(t),
-		CanOverlap: t.CanOverlap && !r.l.Bulk, digestOffset: unsafe.Offsetof(routeArguments{}.digest),
+		Kernel: l.Kernel, Blocks: l.Blocks, Threads: l.Threads, Params: r.params(t),
+		CanOverlap: t.CanOverlap && !l.Bulk, digestOffset: unsafe.Offsetof(routeArguments{}.digest),
 	}}
 }
 
@@ -176,7 +178,7 @@ type routeArguments struct {
 }
 
 func (r *route) params(t *Transport) cuda.Params {
-	l := &r.l
+	l := &r.launch
 	call := l.Route
 	output := call.Layout(l.Ranks, r.rowBytes()) // of a Dispatch
 	args := routeArguments{
@@ -198,7 +200,7 @@ func (r *route) params(t *Transport) cuda.Params {
 // setAddresses sets own, and all for the tables that the kernel accesses. Line kernels access only
 // this rank's table.
 func (r *route) setAddresses(args *routeArguments) {
-	l := &r.l
+	l := &r.launch
 	table, tableWindow := l.Recv, l.RecvWindow
 	args.own = l.Send
 	if l.Operation == driver.Combine {
@@ -222,9 +224,10 @@ func (a *routeArguments) setChunks(chunks int64) {
 }
 
 // setOwners sets the arguments from which kernels compute the owner of an expert. If the experts do
-// not divide evenly, the first ranks own one expert more than the others. For example, of 5 experts
-// on 2 ranks, rank 0 owns the first 3. The number of such ranks, more, is then 1, and split, the
-// number of their experts, is 3. Instead of dividing by 3 or 2, kernels multiply by high or low.
+// not divide evenly, each of the first ranks owns one expert more than the others. For example, of
+// 5 experts on 2 ranks, rank 0 owns the first 3. The number of such ranks, more, is then 1, and
+// split, the number of their experts, is 3. Instead of dividing by 3 or 2, kernels multiply by high
+// or low.
 func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
 	expertsPerRank := call.Experts / l.Ranks // without the additional expert of the first ranks
 	ranksWithMore := call.Experts % l.Ranks

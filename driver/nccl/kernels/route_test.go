@@ -245,7 +245,7 @@ func TestRoutesFitOnTheGPU(t *testing.T) {
 			}
 
 			limit := min(multiprocessors, maxBlocks)
-			if work.(*route).l.Bulk {
+			if work.(*route).launch.Bulk {
 				limit = min(multiprocessors, maxBulkBlocks)
 			}
 

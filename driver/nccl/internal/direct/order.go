@@ -9,8 +9,8 @@ import (
 )
 
 // LaunchOrder makes a group's calls run in the order of their launches, even on different streams.
-// Otherwise, the kernels of NCCL and of symmem could deadlock across ranks. When the stream
-// changes, the new stream waits for an event after the latest launch.
+// Otherwise, the kernels of NCCL and of symmem could deadlock across ranks. A launch on a different
+// stream than the latest launch waits for an event after the latest launch.
 //
 // After another library has captured a call, symmem does not notice replays of the graph. From then
 // on, every launch and every replay waits for replayEvent and records it again.
@@ -77,7 +77,7 @@ func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error)
 		}
 	}
 
-	if event == nil { // no launch, or it was forgotten
+	if event == nil { // no launch to wait for
 		return nil
 	}
 
@@ -111,7 +111,8 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return nil
 }
 
-// ForgetLatest makes the next launch not wait for the latest launch if that is on stream s.
+// ForgetLatest lets the next launch start without waiting for the latest one, if the latest launch
+// is on stream s.
 func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

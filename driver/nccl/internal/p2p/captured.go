@@ -54,20 +54,20 @@ func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	c.state = state
 	box := m.outbox.peers[c.plan.Root].mailbox
 	copied := box.deviceAddress(&box.flags(m.Config.Rank).copied[c.staged.slot])
-	const isSet, isCleared = 1, 0
 	if err := api.StreamWriteValue(s.CUDA, state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}
 
-	if err := api.StreamWaitValue(s.CUDA, copied, isSet, cuda.WaitEqual); err != nil {
+	if err := api.StreamWaitValue(s.CUDA, copied, flagSet, cuda.WaitEqual); err != nil {
 		return err
 	}
 
-	if err := api.StreamWriteValue(s.CUDA, copied, isCleared); err != nil {
+	if err := api.StreamWriteValue(s.CUDA, copied, flagCleared); err != nil {
 		return err
 	}
 
-	if err := api.StreamWriteValue(s.CUDA, state.Address(), isCleared); err != nil {
+	const notWaiting = 0
+	if err := api.StreamWriteValue(s.CUDA, state.Address(), notWaiting); err != nil {
 		return err
 	}
 

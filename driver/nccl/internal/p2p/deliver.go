@@ -79,7 +79,7 @@ func (w *wakeup) pause(wakeCount uint32, polls int, maxSleep time.Duration) {
 // deliveryRound is the result of acceptMessages.
 type deliveryRound struct {
 	accepted []*End // Recvs that have accepted their messages
-	mustPoll bool   // an announced message, possibly for a Recv, cannot be accepted yet
+	mustPoll bool   // an announced message may be for a Recv but cannot be accepted yet
 	isDone   bool   // nothing is left to deliver, or the group has ended
 	err      error
 }
@@ -104,7 +104,7 @@ func (in *inbox) acceptMessages() deliveryRound {
 	remaining := in.recvsWithoutMessage[:0]
 	for _, e := range in.recvsWithoutMessage {
 		isAccepted := false
-		if r.err == nil {
+		if r.err == nil { // after an error, the other Recvs keep waiting
 			isAccepted, r.err = in.accept(e)
 		}
 
@@ -187,7 +187,7 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 // canClaim reports whether a message has arrived and its sender must not overwrite it.
 func (in *inbox) canClaim(a *announcement) bool {
 	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
-	return atomic.LoadUint32(arrived) == 1 && !in.canBeOverwritten(a)
+	return atomic.LoadUint32(arrived) == flagSet && !in.canBeOverwritten(a)
 }
 
 // canBeOverwritten reports whether the next launch of the sender's CUDA graph may overwrite the
@@ -196,19 +196,20 @@ func (in *inbox) canClaim(a *announcement) bool {
 func (in *inbox) canBeOverwritten(a *announcement) bool {
 	ring := in.mailbox.headersFrom(a.source)
 	isInGraph := a.inGraph != 0
-	return isInGraph && atomic.LoadUint32(&ring.canOverwrite) != 0
+	return isInGraph && atomic.LoadUint32(&ring.canOverwrite) != flagCleared
 }
 
 // claimMessage keeps the sender from withdrawing the message. It returns false if the sender has
 // already done so or may overwrite the message.
 func (in *inbox) claimMessage(a *announcement) bool {
 	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
-	if !atomic.CompareAndSwapUint32(arrived, 1, 0) {
+	wasSet := atomic.CompareAndSwapUint32(arrived, flagSet, flagCleared)
+	if !wasSet {
 		return false
 	}
 
 	if in.canBeOverwritten(a) { // may have changed since canClaim
-		atomic.StoreUint32(arrived, 1) // undo the claim
+		atomic.StoreUint32(arrived, flagSet) // undo the claim
 		return false
 	}
 
@@ -227,5 +228,5 @@ func (in *inbox) startCopy(e *End) {
 		in.device.Streams.HappensBefore.Add(1)
 	}
 
-	atomic.StoreUint32(&e.descriptor.Go, 1)
+	atomic.StoreUint32(&e.descriptor.Go, flagSet)
 }

@@ -26,21 +26,21 @@ type End struct {
 
 	// Only a captured Send has the following flags, in memory shared with the receiver.
 
-	arrivedFlag      *uint32 // 1 from the arrival of the data until the receiver claims the message
-	copiedFlag       *uint32 // 1 once the receiver has copied the previous message
-	canOverwriteFlag *uint32 // 1 after a failure: the receiver must not claim messages of graphs
+	arrivedFlag      *uint32 // set from the arrival of the data until the receiver claims the message
+	copiedFlag       *uint32 // set once the receiver has copied the previous message
+	canOverwriteFlag *uint32 // set after a failure: the receiver must not claim messages of graphs
 
 	// inbox.mu guards the following fields.
 
 	waitStart      time.Time // when noteWait first saw the stream wait, or zero
 	releaseStart   time.Time // when release was first called during this wait, or zero
 	previousLaunch *End      // of the same call in the graph, or nil
-	isHandled      bool      // the Recv has accepted or refused a message, or the Send has completed
+	isHandled      bool      // the Recv was accepted or refused, or the Send has completed
 
 	// Only a Recv uses the following fields.
 
-	descriptor   *kernels.Message // what the GPU copies after Go has been set to 1
-	isAssigned   bool             // source and number are known
+	descriptor   *kernels.Message // addresses for the GPU, which copies once descriptor.Go is set
+	isAssigned   bool             // whether source and number are known
 	source       int              // group rank of the sender
 	number       uint64           // of the message
 	announcement *announcement    // nil until this rank has read the message's header
@@ -114,7 +114,7 @@ func (e *End) refuse() {
 	e.descriptor.Bytes = 0
 	e.descriptor.Taken = 0 // no flag to set after the copy
 	e.markHandled()
-	atomic.StoreUint32(&e.descriptor.Go, 1)
+	atomic.StoreUint32(&e.descriptor.Go, flagSet)
 }
 
 // release ends the wait of a captured Send after a failure of the group, so that the stream can
@@ -122,17 +122,17 @@ func (e *End) refuse() {
 // already claimed the message, release does nothing until copyTimeout has passed. Call it
 // repeatedly until the stream no longer waits.
 func (e *End) release() {
-	atomic.StoreUint32(e.canOverwriteFlag, 1)
+	atomic.StoreUint32(e.canOverwriteFlag, flagSet)
 	if e.releaseStart.IsZero() {
 		e.releaseStart = time.Now()
 	}
 
 	copyTimeout := gpu.KernelEndTimeout / 4 // all streams of the group must end in KernelEndTimeout
-	isWithdrawn := atomic.CompareAndSwapUint32(e.arrivedFlag, 1, 0)
+	isWithdrawn := atomic.CompareAndSwapUint32(e.arrivedFlag, flagSet, flagCleared)
 	isLate := time.Since(e.releaseStart) > copyTimeout
 	if isWithdrawn || isLate {
 		e.releaseStart = time.Time{}
-		atomic.StoreUint32(e.copiedFlag, 1)
+		atomic.StoreUint32(e.copiedFlag, flagSet)
 	}
 }
 

@@ -69,8 +69,8 @@ func (m *Messages) examineWait(e *End) error {
 		return nil
 	}
 
-	// The message may have arrived during diagnose. If the peer posted a header before diagnose found
-	// the error, the header is visible now.
+	// The message may have arrived during diagnose. All headers that the peer posted before the error
+	// are visible now.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if err := m.inbox.readHeaders(); err != nil {
@@ -141,8 +141,7 @@ func (m *Messages) UnmatchedError() error {
 	}
 
 	// Senders report messages that they post later.
-	const isClosed = 1
-	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, isClosed)
+	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, flagSet)
 	unreceived := m.inbox.matcher.Unclaimed()
 	return control.UnmatchedError(m.Config, unreceived, awaitedRecvs(m.inbox), unread)
 }

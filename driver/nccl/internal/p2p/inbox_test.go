@@ -94,8 +94,7 @@ func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
 		peers:  []peerOutbox{{}, {mailbox: in.mailbox}}, // by rank
 	}
 	in.mailbox.corruptPostedCount()
-	const isClosed = 1
-	atomic.StoreUint32(&in.mailbox.wakeup().closed, isClosed)
+	atomic.StoreUint32(&in.mailbox.wakeup().closed, flagSet)
 	if got := len(o.unreadMessages(receiver)); got != Slots {
 		t.Errorf("unreadMessages returned %d messages, want %d", got, Slots)
 	}
@@ -159,8 +158,7 @@ func newTestInbox(t *testing.T) *inbox {
 func (in *inbox) announceFromPeer(h *header) {
 	const peer = 0
 	const slot = 0
-	const hasArrived = 1
-	atomic.StoreUint32(&in.mailbox.flags(peer).arrived[slot], hasArrived)
+	atomic.StoreUint32(&in.mailbox.flags(peer).arrived[slot], flagSet)
 	in.mailbox.headersFrom(peer).post(h)
 }
 

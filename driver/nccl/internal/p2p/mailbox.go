@@ -38,27 +38,30 @@ const (
 	pageBytes   = 4096
 	uint32Bytes = 4
 	uint64Bytes = 8
+
+	flagCleared = 0
+	flagSet     = 1
 )
 
 // wakeup is the part of a mailbox with which senders wake its owner.
 type wakeup struct {
 	wakeCount    uint32 // calls of wake; a sleep of the owner ends when the count changes
 	sleeperCount int32  // sleeping goroutines of the owner
-	closed       uint32 // 1 once the owner no longer reads headers
+	closed       uint32 // set once the owner no longer reads headers
 	_            [pageBytes - 3*uint32Bytes]byte
 }
 
 // flags holds two flags for each slot. Each array fills one page.
 type flags struct {
-	arrived [Slots]uint32 // 1 from the arrival of the data until the receiver claims the message
-	copied  [Slots]uint32 // 1 from the end of the receiver's copy until the sender reuses the slot
+	arrived [Slots]uint32 // set from the arrival of the data until the receiver claims the message
+	copied  [Slots]uint32 // set from the end of the receiver's copy until the slot is reused
 }
 
 // headerRing is a ring buffer of headers. The sender and the receiver write to different pages.
 type headerRing struct {
 	postedCount uint64 // headers that the sender has ever written
-	// canOverwrite is 1 after a failure of the sender, whose GPU may then overwrite messages of CUDA
-	// graphs. The receiver must not claim them.
+	// canOverwrite is set after a failure of the sender. The receiver must then not claim messages of
+	// CUDA graphs, because the sender's GPU may overwrite them.
 	canOverwrite uint32
 	_            [pageBytes - uint64Bytes - uint32Bytes]byte
 	readCount    uint64 // headers that the receiver has ever read

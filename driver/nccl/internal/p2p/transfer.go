@@ -97,8 +97,7 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 		return err
 	}
 
-	const isSet = 1 // by the host, after it has filled in the descriptor
-	err = api.StreamWaitValue(s, gpu.AddressOf(&descriptor.Go), isSet, cuda.WaitEqual)
+	err = api.StreamWaitValue(s, gpu.AddressOf(&descriptor.Go), flagSet, cuda.WaitEqual)
 	if err != nil {
 		return err
 	}
@@ -134,8 +133,7 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 
 		c.staged = staged
 		// Each launch waits until the previous message has been copied. The first one must not wait.
-		const isCopied = 1
-		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[staged.slot], isCopied)
+		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[staged.slot], flagSet)
 	}
 
 	keep(c)
