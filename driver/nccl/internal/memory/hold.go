@@ -8,9 +8,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps GPU memory from being freed while a CUDA graph of another library, such as PyTorch,
-// uses it. A Hold ends when its graph is destroyed. Old CUDA drivers cannot report this, and the
-// Hold then lasts until the device is closed.
+// Hold keeps segments and windows (memory registered with NCCL) from being freed while a CUDA graph
+// of another library, such as PyTorch, uses them. A Hold ends when its graph is destroyed. Old CUDA
+// drivers cannot report this, and the Hold then lasts until the device is closed.
 type Hold struct {
 	holds     *Holds      // of the group that the graph's calls belong to
 	captureID uint64      // assigned by CUDA

@@ -13,7 +13,7 @@ import (
 )
 
 // A Send and a Recv queue work on streams, usually without waiting for the other rank. The sender's
-// stream copies the message to staging memory, which the receiver has mapped. The receiver's stream
+// stream copies the message to staging memory, which the receiver can map. The receiver's stream
 // waits until its host has written the addresses to a descriptor, and then copies the message. A
 // group fails if a call cannot queue all of its work.
 
