@@ -12,7 +12,7 @@ import (
 // Code is the result of a function in symmem.h: SYMMEM_OK or one of SYMMEM_ERR_*.
 type Code int
 
-// The values are part of the ABI of symmem.h, so they must not change.
+// The values are part of the ABI, so they must not change. symmem.h describes them.
 const (
 	CodeOK Code = iota
 	CodeInvalid
@@ -86,8 +86,8 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// CodeOf returns the code of an error. If the error wraps several, a cause takes precedence over
-// its consequences, such as a lost rank over ErrClosed.
+// CodeOf returns the code of an error. If an error wraps both a cause, such as a lost rank, and a
+// consequence, such as ErrClosed, the code is that of the cause.
 func CodeOf(err error) Code {
 	switch {
 	case err == nil:
@@ -119,12 +119,12 @@ func isDivergence(err error) bool {
 		isMessageError(err)
 }
 
-// isMessageError reports whether a send and its receive do not match.
+// isMessageError reports whether the error is a mismatch between a send and a receive.
 func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// errorCodes is in order of precedence for errors that wrap several of these.
+// errorCodes lists codes in order of precedence, which matters if an error wraps several errors.
 var errorCodes = []struct {
 	err  error
 	code Code
@@ -162,28 +162,36 @@ var adviceByCode = map[Code]string{
 // Message returns the text of err, followed by advice for code c.
 func (c Code) Message(err error) string {
 	text := err.Error()
-	advice := adviceByCode[c]
-	if advice != "" && !isValueDivergence(err) {
+	advice, hasAdvice := adviceByCode[c]
+	if hasAdvice && !isValueDivergence(err) {
 		text += "; " + advice
 	}
 
-	canHaveCallSites := c == CodeDivergence && !isMessageError(err)
-	if canHaveCallSites && !hasCallSites(err) {
+	if lacksCallSites(c, err) {
 		text += "; set SYMMEM_CALLSITES=1 to see the source lines"
 	}
 
 	return text
 }
 
-// isValueDivergence reports whether the ranks made the same call to compare values, such as Agree,
-// but passed different values. The advice to make the same calls does not apply then.
+// isValueDivergence reports whether ranks passed different values to the same call, such as Agree.
+// The advice to make the same calls does not apply.
 func isValueDivergence(err error) bool {
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
 	return ok && divergence.Kind == symmem.DivergedValue
 }
 
-func hasCallSites(err error) bool {
+// lacksCallSites reports whether the error would name call sites if ranks recorded them.
+func lacksCallSites(c Code, err error) bool {
+	if c != CodeDivergence || isMessageError(err) {
+		return false // such errors never name call sites
+	}
+
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
+	if !ok {
+		return true
+	}
+
 	hasSite := func(side symmem.Side) bool { return side.Site != "" }
-	return ok && slices.ContainsFunc(divergence.Sides, hasSite)
+	return !slices.ContainsFunc(divergence.Sides, hasSite)
 }

@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// errorDetail is an error as JSON, with at most one of the pointers set. If rank 2 allocates 1024
+// errorDetail is an error as JSON. At most one of the pointers is set. If rank 2 allocates 1024
 // bytes where ranks 0 and 1 allocate 512, for example, all ranks get:
 //
 //	{"code": 12, "name": "DIVERGENCE", "message": "...", "divergence": {"group": "world", ...,
@@ -25,21 +25,21 @@ type errorDetail struct {
 	Memory     *memoryDetail     `json:"memory,omitempty"`
 }
 
-// divergenceDetail describes how ranks differ in calls, or in the history of a pool: its
-// allocations and frees.
+// divergenceDetail describes how ranks differ in their calls, or in a pool's history, the list of
+// the pool's allocations and frees.
 type divergenceDetail struct {
 	Group      string `json:"group"`
-	Kind       string `json:"kind"` // a symmem.DivergenceKind, "call", "place" or "messages"
+	Kind       string `json:"kind"` // a symmem.DivergenceKind or one of the constants below
 	GroupRanks []int  `json:"members,omitempty"`
-	Pool       uint64 `json:"pool"` // id, or 0 if no pool is concerned
+	Pool       uint64 `json:"pool"` // id; 0 unless pools differ
 	PoolName   string `json:"pool_name,omitempty"`
-	// FirstPosition and LastPosition bound the index of the first difference in the history, and are
-	// equal unless a part of it was discarded. For messages, both are the number of the collective
-	// that found the difference, or 0.
+	// FirstPosition and LastPosition bound the index of the first event that differs in the history.
+	// They are equal unless a rank has discarded old events. For kindMessages, both are the number
+	// of the collective that found the mismatch, or 0.
 	FirstPosition uint64          `json:"position"`
 	LastPosition  uint64          `json:"last"`
-	DeviantRanks  []int           `json:"deviant"` // outside the majority
-	AbsentRanks   []int           `json:"absent"`  // not compared
+	DeviantRanks  []int           `json:"deviant"` // those that differ from the majority
+	AbsentRanks   []int           `json:"absent"`  // those that did not take part
 	Reason        string          `json:"why"`
 	Variants      []variantDetail `json:"variants"`
 	// CallsByRank holds the current call of each rank in a deadlock.
@@ -48,7 +48,14 @@ type divergenceDetail struct {
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
-// variantDetail is the event, or the call, of some ranks at the point where ranks differ.
+// Kinds of errors other than symmem.DivergenceError.
+const (
+	kindCall     = "call"     // ranks made different calls
+	kindDeadlock = "place"    // ranks wait in calls for each other
+	kindMessages = "messages" // sends and receives do not match
+)
+
+// variantDetail describes the event in which some ranks differ from others.
 type variantDetail struct {
 	Ranks          []int    `json:"ranks"`
 	Event          string   `json:"event"`
@@ -80,15 +87,15 @@ type memoryDetail struct {
 func Detail(code Code, err error) string {
 	d := errorDetail{Code: int(code), Name: code.String(), Message: code.Message(err)}
 	d.addTypeDetail(err)
-	text, err := json.Marshal(d)
-	if err != nil {
+	text, jsonErr := json.Marshal(d)
+	if jsonErr != nil {
 		return "{}" // cannot happen: the fields are numbers and strings
 	}
 
 	return string(text)
 }
 
-// addTypeDetail sets the pointer for the type of the error, with the precedence of CodeOf.
+// addTypeDetail sets the pointer for the type of the error. The order of types is that of CodeOf.
 func (d *errorDetail) addTypeDetail(err error) {
 	var divergence *symmem.DivergenceError
 	var mismatch *symmem.MismatchError
@@ -101,33 +108,38 @@ func (d *errorDetail) addTypeDetail(err error) {
 	case errors.As(err, &divergence):
 		d.Divergence = divergenceOf(divergence)
 	case errors.As(err, &mismatch):
-		d.Divergence = emptyDivergence("call")
+		d.Divergence = newDivergence(kindCall)
 		d.Divergence.Group = mismatch.Group
 		d.Divergence.DeviantRanks = nonNilCopy(mismatch.Others)
 	case errors.As(err, &deadlock):
-		d.Divergence = emptyDivergence("place")
+		d.Divergence = newDivergence(kindDeadlock)
 		d.Divergence.CallsByRank = deadlock.Activity
 	case errors.As(err, &messages):
 		d.Divergence = messageDivergenceOf(messages)
 	case errors.As(err, &rankLost):
 		d.RankLost = &lostDetail{InCall: rankLost.InCall, Ranks: nonNilCopy(rankLost.Ranks)}
 	case errors.As(err, &timeout):
-		d.Timeout = &timeoutDetail{
-			InCall: timeout.InCall, WaitedMS: timeout.Waited.Milliseconds(),
-			MissingRanks: nonNilCopy(timeout.Missing),
-			CallsByRank:  timeout.Activity, NCCLCounts: timeout.Counts,
-			NeverJoined: errors.As(err, new(*symmem.AbsentError)),
-		}
+		d.Timeout = timeoutDetailOf(timeout)
+		d.Timeout.NeverJoined = errors.As(err, new(*symmem.AbsentError))
 	case errors.As(err, &outOfMemory):
 		d.Memory = &memoryDetail{RequestedBytes: outOfMemory.Requested}
+	}
+}
+
+func timeoutDetailOf(e *symmem.TimeoutError) *timeoutDetail {
+	return &timeoutDetail{
+		InCall: e.InCall, WaitedMS: e.Waited.Milliseconds(), MissingRanks: nonNilCopy(e.Missing),
+		CallsByRank: e.Activity, NCCLCounts: e.Counts,
 	}
 }
 
 func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	d := &divergenceDetail{
 		Group: e.Group, Kind: string(e.Kind), Pool: e.PoolID, PoolName: e.Pool,
-		FirstPosition: e.Position, LastPosition: max(e.Position, e.Last), Reason: e.Why,
-		DeviantRanks: nonNilCopy(e.Deviant), AbsentRanks: nonNilCopy(e.Absent),
+		FirstPosition: e.Position,
+		LastPosition:  max(e.Position, e.Last), // Last is 0 if Position is exact
+		Reason:        e.Why,
+		DeviantRanks:  nonNilCopy(e.Deviant), AbsentRanks: nonNilCopy(e.Absent),
 		GroupRanks: nonNilCopy(e.Members),
 	}
 	for _, side := range e.Sides {
@@ -140,7 +152,7 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 }
 
 func messageDivergenceOf(e *symmem.MessageError) *divergenceDetail {
-	d := emptyDivergence("messages")
+	d := newDivergence(kindMessages)
 	d.Group = e.Group
 	d.FirstPosition = e.Number
 	d.LastPosition = e.Number
@@ -149,11 +161,12 @@ func messageDivergenceOf(e *symmem.MessageError) *divergenceDetail {
 	return d
 }
 
-func emptyDivergence(kind string) *divergenceDetail {
+// newDivergence sets empty lists where nil would be null in JSON.
+func newDivergence(kind string) *divergenceDetail {
 	return &divergenceDetail{
 		Kind: kind, DeviantRanks: []int{}, AbsentRanks: []int{}, Variants: []variantDetail{},
 	}
 }
 
-// nonNilCopy returns an empty list for nil, which JSON would encode as null.
+// nonNilCopy returns an empty list for nil, so that JSON has [] instead of null.
 func nonNilCopy(list []int) []int { return append([]int{}, list...) }

@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// group is an open symmem.Group of one rank, with the state of the C interface.
+// group is an open symmem.Group with a handle for C callers.
 type group struct {
 	*symmem.Group
 	owner       *rank  // the rank that opened the group
@@ -22,8 +22,8 @@ type group struct {
 	padCount    atomic.Uint32 // checked pads opened so far
 }
 
-// nextPadNumber returns the number of the group's next checked pad, memory through which kernels
-// signal each other. The pad stores it in 8 bits, with 0 unused, so it wraps from 255 to 1.
+// nextPadNumber numbers the group's checked pads, memory through which kernels signal each other,
+// from 1. A signal has 8 bits for the number, so 1 follows 255.
 func (g *group) nextPadNumber() uint32 {
 	const maxNumber = 255
 	index := g.padCount.Add(1) - 1
@@ -33,14 +33,14 @@ func (g *group) nextPadNumber() uint32 {
 // sharesPool reports whether all ranks of the group share the pool. Only memory of shared pools can
 // be registered with the group.
 func (g *group) sharesPool(p *pool) bool {
-	domain := p.Domain() // the group whose ranks share the pool
-	if domain == nil {
-		return false // the pool is local
+	sharers := p.Domain()
+	if sharers == nil {
+		return false // only this rank has the pool
 	}
 
-	poolRanks := domain.Ranks()
+	sharingRanks := sharers.Ranks()
 	for _, rank := range g.Ranks() {
-		if !slices.Contains(poolRanks, rank) {
+		if !slices.Contains(sharingRanks, rank) {
 			return false
 		}
 	}
@@ -48,8 +48,8 @@ func (g *group) sharesPool(p *pool) bool {
 	return true
 }
 
-// attachment is a communicator of another library, such as PyTorch, with which a group's memory is
-// registered too.
+// attachment is a communicator of another library, such as PyTorch, that uses a group's memory. All
+// memory of the group is also registered with the communicator.
 type attachment struct {
 	handle       uint64  // the number by which C callers pass the attachment
 	address      uintptr // of the other library's communicator
@@ -60,7 +60,7 @@ type attachment struct {
 // groupTable holds the open groups of one rank, and their attachments.
 type groupTable struct {
 	owner    *rank
-	watchers sync.WaitGroup // run countEnd for each group
+	watchers sync.WaitGroup // goroutines that wait for the end of each group
 
 	mu          sync.RWMutex
 	groups      map[uint64]*group      // by handle; guarded by mu
@@ -76,7 +76,7 @@ func (t *groupTable) init(owner *rank) {
 }
 
 // nextID returns a new group's id, such as "tp [0 1] #2" for the second group "tp" of ranks 0 and
-// 1. These ranks must call it in the same order, to get the same id.
+// 1. The ranks get the same id if they open their groups in the same order.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -88,8 +88,8 @@ func (t *groupTable) nextID(name string, ranks []int) string {
 // groupID returns an id without its number, such as "tp [0 1]". A long id ends with a hash.
 func groupID(name string, ranks []int) string {
 	const (
-		maxBytes         = symmem.MaxGroupID / 2 // leaves space for the number
-		prefixCharacters = 64
+		maxBytes          = symmem.MaxGroupID / 2 // leaves space for the number
+		maxNameCharacters = 64                    // before a hash
 	)
 	id := fmt.Sprintf("%s %v", name, ranks)
 	if len(id) <= maxBytes {
@@ -97,10 +97,10 @@ func groupID(name string, ranks []int) string {
 	}
 
 	hash := sha256.Sum256([]byte(id))
-	return fmt.Sprintf("%.*s... %x", prefixCharacters, name, hash)
+	return fmt.Sprintf("%.*s... %x", maxNameCharacters, name, hash)
 }
 
-// add returns the group's new handle.
+// add adds a group under a new handle, which it returns.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
 	added := &group{
@@ -111,20 +111,20 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	t.groups[added.handle] = added
 	t.mu.Unlock()
 	s.groupIndex.add(added.handle, added)
-	t.watchers.Go(func() { countEnd(g, s.counters) })
+	t.watchers.Go(func() { awaitEnd(g, s.counters) })
 	s.counters.Pending.Add(1) // existing memory may have to be registered with the new group
 	return added.handle
 }
 
-// countEnd updates the counters when a group fails, if it does, and when it ends.
-func countEnd(g *symmem.Group, counters *Counters) {
+// awaitEnd updates the counters when a group fails and when it ends.
+func awaitEnd(g *symmem.Group, counters *Counters) {
 	select {
 	case <-g.Failing():
 		counters.Faults.Add(1)
-	case <-g.Ended(): // closed without a failure
+		<-g.Ended()
+	case <-g.Ended(): // without a failure
 	}
 
-	<-g.Ended()
 	counters.Pending.Add(1)
 	counters.Windows.Add(1)
 }
@@ -135,7 +135,7 @@ func (t *groupTable) allGroups() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// remove also forgets the communicators that are attached to the group.
+// remove removes a group and forgets its attached communicators.
 func (t *groupTable) remove(g *group) {
 	t.mu.Lock()
 	delete(t.groups, g.handle)
@@ -169,8 +169,8 @@ func (t *groupTable) detach(handle uint64) *attachment {
 	}
 
 	delete(t.attachments, handle)
-	isDetached := func(other *attachment) bool { return other == a }
-	a.group.attachments = slices.DeleteFunc(a.group.attachments, isDetached)
+	isSame := func(other *attachment) bool { return other == a }
+	a.group.attachments = slices.DeleteFunc(a.group.attachments, isSame)
 	return a
 }
 
@@ -180,7 +180,8 @@ func (t *groupTable) attachmentsOf(g *group) []*attachment {
 	return slices.Clone(g.attachments)
 }
 
-// forgetAttachments forgets all communicators, but leaves their attachments in the groups.
+// forgetAttachments forgets the communicators of all attachments, because the rank is closing. It
+// does not update group.attachments.
 func (t *groupTable) forgetAttachments() {
 	t.mu.Lock()
 	attachments := t.attachments

@@ -7,9 +7,9 @@ import (
 	"symmem"
 )
 
-// groups implements the functions in symmem.h for groups, subsets of the ranks of a world: a set of
-// processes that use symmem together. C callers pass a group by its handle, a number. All ranks of
-// the group must make a call that is collective over the group.
+// groups implements the functions in symmem.h for groups. A group is a subset of the ranks of a
+// world, a set of processes that use symmem together. C callers pass groups by numeric handles. A
+// call that is collective over a group must be made by all ranks of the group.
 type groups struct{ session *session }
 
 // World returns the handle of the group of all ranks of the main world.
@@ -101,8 +101,8 @@ type groupDescription struct {
 	Size      int     `json:"size"`
 	Ranks     []int   `json:"ranks"` // ranks in the world, by rank in the group
 	TimeoutMS int64   `json:"timeout_ms"`
-	StopWord  uint64  `json:"stop_word"` // address of a word by which the host stops kernels, or 0
-	Error     *string `json:"error"`     // see GroupError; null if there is none
+	StopWord  uint64  `json:"stop_word"` // address at which the host writes to stop kernels, or 0
+	Error     *string `json:"error"`     // from GroupError; null if there is none
 }
 
 // DescribeGroup returns a group's description as JSON.
@@ -124,8 +124,8 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 	return encode(d)
 }
 
-// GroupError returns the cause of a group's failure once its ranks have agreed on it, and nil
-// before. An unknown handle causes an error.
+// GroupError returns the error on which the ranks of a failed group have agreed, or nil if there is
+// none yet. It also returns an error for an unknown handle.
 func (gs *groups) GroupError(handle uint64) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -192,7 +192,7 @@ func (gs *groups) ResumeGroup(handle uint64) error {
 	return gs.session.runInterruptible("resuming a group", g.Resume)
 }
 
-// SetPath selects an implementation of a group's collectives by an enumerator SYMMEM_PATH_* of
+// SetPath selects the implementation of a group's collectives, a SYMMEM_PATH_* constant of
 // symmem.h. It is collective over the group.
 func (gs *groups) SetPath(handle uint64, path int) error {
 	_, g, err := gs.session.group(handle)
@@ -210,9 +210,8 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	})
 }
 
-// Check compares the allocations and frees of the group's ranks in shared pools. It first frees
-// buffers whose frees were delayed until the next call of all ranks. It is collective over the
-// group.
+// Check returns an error if the group's ranks differ in allocations or frees in shared pools.
+// Delayed frees take effect first. It is collective over the group.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // interrupts lets the caller interrupt waiting calls, for example when a Python user presses
-// Ctrl-C. A waiting call polls a function of the caller that was passed to SetPoll.
+// Ctrl-C. While a call waits, it polls the caller's functions from SetPoll.
 type interrupts struct {
 	poll atomic.Pointer[pollFunctions] // nil if calls cannot be interrupted
 }
@@ -24,10 +24,11 @@ type pollFunctions struct {
 	// pollInCollective is called during a collective, on any thread, with the stream's lock held.
 	pollInCollective func() bool
 
-	spareSlice atomic.Pointer[timeSlice] // for the next runResumable; may be nil
+	unused atomic.Pointer[timeSlice] // for the next runResumable; nil if there is none
 }
 
-// SetPoll sets functions that return true to interrupt a call. A nil onThread removes both.
+// SetPoll sets functions that return true to interrupt a call. If onThread is nil, calls can no
+// longer be interrupted.
 func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 	if onThread == nil {
 		i.poll.Store(nil)
@@ -53,8 +54,8 @@ func (i *interrupts) pollInCollective() error {
 
 const pollInterval = 100 * time.Millisecond // between calls of pollOnThread
 
-// runResumable runs a call that only waits, such as for a stream. After pollInterval, the context
-// of the call ends, and runResumable polls and repeats the call. operation is for errors.
+// runResumable runs a call that only waits, such as for a stream, in time slices of pollInterval.
+// At the end of each, it polls and repeats the call. operation is for errors.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -62,15 +63,15 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	}
 
 	for {
-		slice := p.spareSlice.Swap(nil)
-		if slice == nil {
-			slice = newTimeSlice(pollInterval)
+		ctx := p.unused.Swap(nil)
+		if ctx == nil {
+			ctx = newTimeSlice(pollInterval)
 		}
 
-		err := call(slice)
-		isUnused := slice.stop()
+		err := call(ctx)
+		isUnused := ctx.stop()
 		if isUnused {
-			p.spareSlice.Store(slice) // saves an allocation
+			p.unused.Store(ctx) // saves an allocation
 		}
 
 		if !errors.Is(err, errTimeSlice) {
@@ -83,8 +84,8 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	}
 }
 
-// timeSlice is a context whose duration begins with the first call of Done or Err. A call that does
-// not wait uses neither, and needs no timer.
+// timeSlice is a context that begins with the first call of Done or Err, and ends after a duration.
+// An operation that does not wait calls neither, so it needs no timer.
 type timeSlice struct {
 	duration time.Duration
 
@@ -92,15 +93,15 @@ type timeSlice struct {
 	end  time.Time     // zero before the first call of Done or Err; guarded by mu
 	done chan struct{} // nil before the first call of Done; guarded by mu
 
-	timer *time.Timer // closes done; nil before the first call of Done; guarded by mu
+	timer *time.Timer // closes done; nil if done is nil; guarded by mu
 }
 
-// errTimeSlice is the error of a timeSlice that has ended.
+// errTimeSlice is the result of Err after the end of a timeSlice.
 var errTimeSlice = errors.New("the time slice of a wait has expired")
 
 func newTimeSlice(duration time.Duration) *timeSlice { return &timeSlice{duration: duration} }
 
-// beginLocked begins the time slice on its first call. The caller holds mu.
+// beginLocked sets end, unless it is set already. The caller holds mu.
 func (t *timeSlice) beginLocked() {
 	if t.end.IsZero() {
 		t.end = time.Now().Add(t.duration)
@@ -132,13 +133,14 @@ func (t *timeSlice) Err() error {
 	return errTimeSlice
 }
 
-// Deadline implements context.Context. The call is repeated, so it has no deadline.
+// Deadline implements context.Context. Operations continue in the next time slice, so they must not
+// take the end of this one as a deadline.
 func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // Value implements context.Context.
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer. A time slice that has not begun is unused, and can be used again.
+// stop stops the timer. It reports whether the time slice has not begun, so that it can be reused.
 func (t *timeSlice) stop() (isUnused bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,12 +151,12 @@ func (t *timeSlice) stop() (isUnused bool) {
 	return t.end.IsZero()
 }
 
-// maxCancelWait limits the wait for an interrupted call to end.
+// maxCancelWait limits the wait for the end of an interrupted call.
 const maxCancelWait = 500 * time.Millisecond
 
-// runInterruptible runs a call on another goroutine and polls. operation is for errors. An
-// interrupt cancels the call's context, but the call may still run when runInterruptible returns:
-// after an error, do not read variables that the call writes.
+// runInterruptible runs a call on another goroutine, and polls. operation is for errors. After an
+// interrupt, the call may still run when runInterruptible returns, so after an error, do not read
+// variables that the call writes.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -170,24 +172,33 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 		defer close(done)
 		err = CatchPanic(func() error { return call(ctx) })
 	}()
+	isDone := p.pollUntil(done)
+	if isDone {
+		return err
+	}
+
+	cancel(interruptedError(operation))
+	select { // give the call time to end
+	case <-done:
+	case <-time.After(maxCancelWait):
+	}
+
+	return interruptedError(operation)
+}
+
+// pollUntil returns true when done is closed, or false when the caller interrupts the wait.
+func (p *pollFunctions) pollUntil(done <-chan struct{}) (isDone bool) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-done:
-			return err
+			return true
 		case <-ticker.C:
-			if !p.pollOnThread() {
-				continue
+			isInterrupted := p.pollOnThread()
+			if isInterrupted {
+				return false
 			}
-
-			cancel(interruptedError(operation))
-			select { // give the call time to end
-			case <-done:
-			case <-time.After(maxCancelWait):
-			}
-
-			return interruptedError(operation)
 		}
 	}
 }

@@ -10,14 +10,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// closedRankBuffers finds buffers that were live when their rank was closed by force, and that stay
-// usable until they are freed. It also remembers unmapped segments, the units in which pools map
-// memory.
+// closedRankBuffers remembers ranks that were closed by force with live buffers, which stay usable
+// until they are freed. It also remembers unmapped segments, the units in which pools map memory.
 type closedRankBuffers struct {
-	isNonEmpty atomic.Bool // saves a lock in checkNotFreed while nothing is remembered
+	isInUse atomic.Bool // set by the first entry and never cleared; saves checkNotFreed a lock
 
 	mu    sync.Mutex
-	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu
+	ranks []symmem.Interop // closed ranks; copied on write; guarded by mu
 
 	// unmappedMu is acquired with a pool's lock held, so do not acquire other locks inside it.
 	unmappedMu       sync.Mutex
@@ -30,7 +29,10 @@ func (c *closedRankBuffers) keepRank(rank symmem.Interop) {
 		return
 	}
 
-	c.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ranks = append(slices.Clone(c.ranks), rank)
+	c.isInUse.Store(true)
 }
 
 func hasLiveBuffers(rank symmem.Interop) bool {
@@ -38,26 +40,18 @@ func hasLiveBuffers(rank symmem.Interop) bool {
 	return buffers > 0
 }
 
-// updateRanks replaces the ranks by the result of change, which may modify its argument.
-func (c *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.Interop) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ranks = change(slices.Clone(c.ranks))
-	c.isNonEmpty.Store(true)
-}
-
-// closedRanks returns a slice that is never modified. Use it without mu, because methods of a rank
-// may wait for a pool's lock.
+// closedRanks returns the closed ranks, in a slice that is never modified. Do not hold mu while
+// calling methods of a rank, because they may wait for a pool's lock.
 func (c *closedRankBuffers) closedRanks() []symmem.Interop {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ranks
 }
 
-// freeBuffer frees the buffer of a closed rank that begins at an address, if there is one.
+// freeBuffer frees the buffer at an address, if the buffer belongs to a closed rank.
 func (c *closedRankBuffers) freeBuffer(address uintptr) (isFound bool, err error) {
 	for _, rank := range c.closedRanks() {
-		b, err := rank.Retire(address) // later calls do not find the buffer
+		buffer, err := rank.Retire(address) // later calls do not find the buffer
 		if err != nil {
 			continue // the rank has no such buffer
 		}
@@ -66,17 +60,17 @@ func (c *closedRankBuffers) freeBuffer(address uintptr) (isFound bool, err error
 			c.forgetRank(rank)
 		}
 
-		return true, b.Free()
+		return true, buffer.Free()
 	}
 
 	return false, nil
 }
 
 func (c *closedRankBuffers) forgetRank(rank symmem.Interop) {
-	isRank := func(other symmem.Interop) bool { return other == rank }
-	c.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {
-		return slices.DeleteFunc(ranks, isRank)
-	})
+	isSame := func(other symmem.Interop) bool { return other == rank }
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ranks = slices.DeleteFunc(slices.Clone(c.ranks), isSame)
 }
 
 type addressRange struct {
@@ -89,10 +83,11 @@ func (r addressRange) contains(address uintptr) bool {
 	return offset < uintptr(r.bytes)
 }
 
-// maxUnmappedSegments limits unmappedSegments, from which the oldest are dropped.
+// maxUnmappedSegments limits unmappedSegments. Beyond the limit, the oldest are forgotten.
 const maxUnmappedSegments = 1024
 
-// recordUnmapped remembers an unmapped segment of any rank, in place of one at the same address.
+// recordUnmapped remembers the segment that any rank has unmapped. An older segment at the same
+// address is forgotten.
 func (c *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	c.unmappedMu.Lock()
 	defer c.unmappedMu.Unlock()
@@ -104,7 +99,7 @@ func (c *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 
 	unmapped := addressRange{start: e.Address, bytes: e.Bytes}
 	c.unmappedSegments = append(c.unmappedSegments, unmapped)
-	c.isNonEmpty.Store(true)
+	c.isInUse.Store(true)
 }
 
 func (c *closedRankBuffers) wasUnmapped(address uintptr) bool {
@@ -114,10 +109,10 @@ func (c *closedRankBuffers) wasUnmapped(address uintptr) bool {
 	return slices.ContainsFunc(c.unmappedSegments, containsAddress)
 }
 
-// checkNotFreed returns an error for freed memory of a closed rank. On the host backend, it also
-// returns one for memory in an unmapped segment, unless the address has been mapped again.
+// checkNotFreed returns an error if memory was freed in a closed rank. On the host backend, it also
+// detects memory in unmapped segments, as long as the address has not been mapped again.
 func (c *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost bool) error {
-	if !c.isNonEmpty.Load() {
+	if !c.isInUse.Load() {
 		return nil
 	}
 

@@ -11,9 +11,9 @@ import (
 	"symmem"
 )
 
-// Library implements the functions in symmem.h for one process. The process can be a rank of
-// several worlds, sets of processes that use symmem together. Describe, for example, describes the
-// main world, and DescribeWorld a world with a given handle.
+// Library implements the functions in symmem.h for one process, which can be a rank of several
+// worlds: sets of processes that use symmem together. A method without a handle, such as Describe,
+// is for the main world. DescribeWorld, for example, is for any world.
 type Library struct {
 	session
 	openMu sync.Mutex // serializes opening and closing the main world
@@ -43,11 +43,11 @@ func New(counters *Counters, warn func(text string)) *Library {
 	l.pads.session = s
 	l.worlds.session = s
 	l.plugin.session = s
-	l.plugin.openLibrary = l.openAlone
+	l.plugin.openAlone = l.openAlone
 	return l
 }
 
-// Open opens the main world with options that symmem.h describes. All ranks must call it.
+// Open opens the main world with the options of symmem_open. All ranks must call it.
 func (l *Library) Open(optionsJSON []byte) error {
 	var o Options
 	if err := decode(optionsJSON, &o); err != nil {
@@ -71,8 +71,8 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 	return err
 }
 
-// Close leaves the main world and frees its memory. It returns ErrLive if there are live buffers.
-// With force, live buffers stay usable instead, and Close waits at most a second for other ranks.
+// Close closes the main world. Without force, it returns ErrLive if there are live buffers. With
+// force, live buffers stay usable, and Close waits at most a second for other ranks.
 func (l *Library) Close(force bool) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
@@ -98,11 +98,11 @@ func (l *Library) RecordsCallSites() bool {
 type worldDescription struct {
 	Rank        int    `json:"rank"`
 	Size        int    `json:"size"`   // number of ranks
-	Source      string `json:"source"` // of Rank and Size, such as a launcher's name
+	Source      string `json:"source"` // name of the launcher that set Rank and Size, for example
 	Backend     string `json:"backend"`
 	Device      string `json:"device"`      // the device's name
 	Library     string `json:"library"`     // "NCCL 2.28.9", for example; "" for other backends
-	Check       string `json:"check"`       // level: how often ranks compare their calls
+	Check       string `json:"check"`       // how often ranks compare their calls
 	Granularity int64  `json:"granularity"` // of device memory, in bytes
 	Machines    int    `json:"machines"`    // number of machines with ranks
 	Alone       bool   `json:"alone"`       // opened by PlugAlloc, with only this rank
@@ -121,11 +121,12 @@ func (l *Library) Describe() (string, error) {
 
 func describe(r *rank) (string, error) {
 	device := r.rt.Device()
+	tuning := r.rt.World().Stats().Tuning
 	return encode(worldDescription{
 		Rank: r.rt.Rank(), Size: r.rt.Size(), Source: r.rt.Source(), Backend: device.Backend,
 		Device: device.Name, Library: r.rt.Library(), Check: r.rt.Check().String(),
 		Granularity: device.Granularity, Alone: r.isAlone,
-		Machines: r.rt.World().Stats().Tuning.Machines, PID: os.Getpid(),
+		Machines: tuning.Machines, PID: os.Getpid(),
 	})
 }
 

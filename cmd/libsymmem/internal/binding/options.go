@@ -13,8 +13,8 @@ import (
 	"symmem"
 )
 
-// Options holds the options of a world, which symmem.h documents. C callers pass a JSON object such
-// as this one for rank 2 of 4, whose main pool is limited to 1 GiB:
+// Options holds the options of a world. symmem.h describes them. For example, rank 2 of 4 passes
+// this JSON object to limit its main pool to 1 GiB:
 //
 //	{"rank": 2, "size": 4, "timeout_ms": 30000, "pool": {"capacity": 1073741824}}
 //
@@ -51,8 +51,8 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode decodes a JSON object without unknown fields to options, a pointer. An empty text leaves
-// *options unchanged.
+// decode decodes a JSON object into the struct to which options points. It rejects unknown fields.
+// An empty text has no effect.
 func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -64,7 +64,8 @@ func decode(text []byte, options any) error {
 		return fmt.Errorf("reading the options: %w: %w", err, symmem.ErrInvalid)
 	}
 
-	if _, err := d.Token(); err != io.EOF { // Decode has read only the first value
+	_, err := d.Token() // after the object
+	if err != io.EOF {
 		return fmt.Errorf("reading the options: text after the JSON object: %w", symmem.ErrInvalid)
 	}
 
@@ -99,23 +100,31 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 		out.Device = symmem.DeviceNumber(*o.Device)
 	}
 
+	err = o.parseNames(&out)
+	return out, err
+}
+
+// parseNames converts options whose values are names. Absent options keep their defaults.
+func (o *Options) parseNames(out *symmem.Options) (err error) {
 	if o.Path != "" {
 		if out.Path, err = symmem.ParsePathChoice(o.Path); err != nil {
-			return out, err
+			return err
 		}
 	}
 
 	if o.Deterministic != "" {
 		if out.Deterministic, err = symmem.ParseFormula(o.Deterministic); err != nil {
-			return out, err
+			return err
 		}
 	}
 
 	if o.Check != "" {
-		out.Check, err = symmem.ParseCheckLevel(o.Check)
+		if out.Check, err = symmem.ParseCheckLevel(o.Check); err != nil {
+			return err
+		}
 	}
 
-	return out, err
+	return nil
 }
 
 // maxMilliseconds is one day. A larger value is probably in another unit, such as nanoseconds.
@@ -130,7 +139,7 @@ func timeoutOf(timeoutMS int64) (time.Duration, error) {
 	return time.Duration(timeoutMS) * time.Millisecond, nil
 }
 
-// intervalOf converts an interval or a delay of an option. A negative value means never.
+// intervalOf converts the value of the option called name. A negative value means never.
 func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	if milliseconds < -maxMilliseconds || milliseconds > maxMilliseconds {
 		return 0, fmt.Errorf("%s is %d; want at most %d, or a negative value of at least %d: %w", name,
@@ -140,7 +149,7 @@ func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	return time.Duration(milliseconds) * time.Millisecond, nil
 }
 
-// withDomain converts the options for a pool that the ranks of a group, its domain, share.
+// withDomain converts the options for a pool that is shared by the ranks of a group.
 func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
@@ -154,8 +163,8 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 	return out, err
 }
 
-// shouldRecordCallSites reports whether calls record their source lines. If the option is absent,
-// SYMMEM_CALLSITES decides: a boolean, or the number of lines to record.
+// shouldRecordCallSites reports whether calls record their source lines. The default is the
+// environment variable SYMMEM_CALLSITES, a boolean or the number of lines to record.
 func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -173,7 +182,7 @@ func (o *Options) shouldRecordCallSites() bool {
 // defaultMaxProcs is small, because many ranks may share a machine with the caller's threads.
 const defaultMaxProcs = 2
 
-// setMaxProcs sets GOMAXPROCS from the option or, if that is absent, SYMMEM_GOMAXPROCS.
+// setMaxProcs sets GOMAXPROCS from the option, the environment or else the default.
 func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {
@@ -187,8 +196,8 @@ func (o *Options) setMaxProcs() {
 	runtime.GOMAXPROCS(procs)
 }
 
-// setEnvironment sets variables that the process may have set after the library was loaded. Go
-// copied the environment at that time, so os.Getenv would not find them.
+// setEnvironment sets variables in Go's copy of the environment, which was made when the library
+// was loaded. The process may have changed its environment since then.
 func (o *Options) setEnvironment() error {
 	for name, value := range o.Environment {
 		if err := os.Setenv(name, value); err != nil {

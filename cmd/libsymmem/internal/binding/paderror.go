@@ -11,13 +11,13 @@ import (
 )
 
 // padError is the error of a failed wait on a checked pad, memory on each rank of a group through
-// which kernels signal each other on channels. Sender and waiter must use the same call site:
+// which kernels signal each other on numbered channels. Signal and wait must have the same call
+// site. This error shows a signal with another one:
 //
 //	Timed out: rank 2 waited 5000 ms, and rank 1 has not signalled on channel 7 at site 5 ("a.py:12")
 //	of group tp; rank 1 has signalled on channel 7 at site 6 ("a.py:20") instead
 //
-// Errors contain ranks of the world, but the kernels' reports contain ranks of the group. An
-// arrival is a signal to all ranks of the group.
+// Error texts contain ranks of the world, but padReports contain ranks of the group.
 type padError struct {
 	text  string
 	cause error // determines the error code and detail
@@ -26,21 +26,17 @@ type padError struct {
 func (e *padError) Error() string { return e.text }
 func (e *padError) Unwrap() error { return e.cause }
 
-// timeoutError returns the error for report r of a wait that timed out. If possible, it names the
-// call sites that the missing ranks have reached instead. reports are the reports of all ranks.
+// timeoutError returns the error for report r of a wait that timed out. If possible, the error says
+// which call sites the missing ranks have reached instead. reports contains the reports of all
+// ranks.
 func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	missing, err := p.missingRanks(r)
 	if err != nil {
 		return err
 	}
 
-	worldRanks := p.group.Ranks() // by rank of the group
-	missingWorldRanks := make([]int, len(missing))
-	for i, rank := range missing {
-		missingWorldRanks[i] = worldRanks[rank]
-	}
-
-	waited := fmt.Sprintf("rank %d waited %d ms", worldRanks[r.rank], p.timeout.Milliseconds())
+	missingWorldRanks := p.worldRanks(missing)
+	waited := fmt.Sprintf("rank %d waited %d ms", p.worldRank(r.rank), p.timeout.Milliseconds())
 	text := fmt.Sprintf("Timed out: %s, and %s not %s %s of group %s", waited,
 		ranksHave(missingWorldRanks), r.verb(), p.describePlace(r.channel, r.site), p.group.name)
 	groupErr := p.group.Cause(context.Background())
@@ -62,6 +58,18 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	}
 }
 
+func (p *pad) worldRank(groupRank int) int { return p.group.Ranks()[groupRank] }
+
+func (p *pad) worldRanks(groupRanks []int) []int {
+	worldRanks := make([]int, len(groupRanks))
+	for i, rank := range groupRanks {
+		worldRanks[i] = p.worldRank(rank)
+	}
+
+	return worldRanks
+}
+
+// verb returns the past participle of the missing action. An arrival is a signal to all ranks.
 func (r *padReport) verb() string {
 	if r.isArrival() {
 		return "arrived"
@@ -70,11 +78,13 @@ func (r *padReport) verb() string {
 	return "signalled"
 }
 
-// missingRanks returns the ranks of the group for which the wait of report r timed out. The report
-// names only one of them. For arrivals, this rank's pad shows all.
+// missingRanks returns the group ranks for which the wait of report r timed out. The report names
+// only one rank. If this rank waited for the arrivals of all ranks, its pad shows which ranks are
+// missing.
 func (p *pad) missingRanks(r *padReport) ([]int, error) {
 	isOwnReport := r.rank == p.group.Rank()
-	if !isOwnReport || !r.isArrival() {
+	canReadArrivals := isOwnReport && r.isArrival()
+	if !canReadArrivals {
 		return []int{r.peer}, nil
 	}
 
@@ -91,10 +101,10 @@ func (p *pad) missingRanks(r *padReport) ([]int, error) {
 	return absent, nil
 }
 
-// signalsElsewhere describes signals from the given ranks for which this rank has not waited, on
-// pad p and then on other open pads. It skips pads that it cannot read.
+// signalsElsewhere describes signals that the given ranks have sent, and for which this rank has
+// not waited: first those on pad p, then those on other pads. It skips pads that it cannot read.
 func (ps *pads) signalsElsewhere(p *pad, givenWorldRanks []int) []string {
-	const maxLines = 8
+	const maxLines = 8 // keeps the error readable
 	var lines []string
 	isGiven := func(worldRank int) bool { return slices.Contains(givenWorldRanks, worldRank) }
 	signals, _ := p.signalsFrom(isGiven)
@@ -121,7 +131,7 @@ func (p *pad) waitsElsewhere(givenRanks []int, reports []padReport) []string {
 	var lines []string
 	for _, r := range reports {
 		if slices.Contains(givenRanks, r.rank) {
-			lines = append(lines, fmt.Sprintf("rank %d was %s instead", p.group.Ranks()[r.rank],
+			lines = append(lines, fmt.Sprintf("rank %d was %s instead", p.worldRank(r.rank),
 				p.describePlace(r.channel, r.site)))
 		}
 	}
@@ -129,34 +139,36 @@ func (p *pad) waitsElsewhere(givenRanks []int, reports []padReport) []string {
 	return lines
 }
 
-// stoppedError returns the error for report r of a wait that the host stopped, as it does if the
-// group fails.
+// stoppedError returns the error for report r of a wait that the host stopped, for example because
+// the group failed.
 func (p *pad) stoppedError(r *padReport) error {
 	cause := p.group.Cause(context.Background())
 	if cause == nil {
 		cause = symmem.ErrAborted
 	}
 
-	text := fmt.Sprintf("%v. Rank %d was waiting %s of group %s", cause, p.group.Ranks()[r.rank],
+	text := fmt.Sprintf("%v. Rank %d was waiting %s of group %s", cause, p.worldRank(r.rank),
 		p.describePlace(r.channel, r.site), p.group.name)
 	return &padError{text: text, cause: cause}
 }
 
+func (p *pad) argumentError(r *padReport) error {
+	text := fmt.Sprintf("rank %d passed an invalid channel, site or peer: channel %d, site %d",
+		p.worldRank(r.rank), r.channel, r.site)
+	return &padError{text: text, cause: symmem.ErrInvalid}
+}
+
 // differenceError returns the error for report r of a wait that had an invalid argument, or found a
-// signal (a padWord) that does not match.
+// signal other than the expected one.
 func (p *pad) differenceError(r *padReport) error {
-	worldRanks := p.group.Ranks()
-	waiter := worldRanks[r.rank]
 	if r.failure == padBadArgument {
-		text := fmt.Sprintf("rank %d passed an invalid channel, site or peer: channel %d, site %d",
-			waiter, r.channel, r.site)
-		return &padError{text: text, cause: symmem.ErrInvalid}
+		return p.argumentError(r) // the peer may be invalid
 	}
 
-	sender := worldRanks[r.peer]
+	waiter, sender := p.worldRank(r.rank), p.worldRank(r.peer)
 	senderSite := p.describeSite(r.found.site())
 	if r.wereValuesReplaced() {
-		senderSite = "" // the found word may not contain it
+		senderSite = "" // the signal may no longer contain the site
 	}
 
 	text := p.describeDifference(r, waiter, sender) + " of group " + p.group.name
@@ -168,27 +180,27 @@ func (p *pad) differenceError(r *padReport) error {
 		Ranks: []int{sender}, Event: fmt.Sprintf("signal %d", r.found.epoch()), Site: senderSite,
 	}
 	return &padError{text: text, cause: &symmem.DivergenceError{
-		Group: p.group.name, Members: worldRanks, Message: text,
+		Group: p.group.name, Members: p.group.Ranks(), Message: text,
 		Sides: []symmem.Side{waiterSide, senderSide},
 	}}
 }
 
 // wereValuesReplaced reports whether the sender wrote its next values before the waiter had read
-// the previous ones. A sender can announce this by a tag of 0.
+// the previous ones. A sender can set the tag to 0 before it writes them.
 func (r *padReport) wereValuesReplaced() bool {
 	return r.failure == padOverwritten || r.found.tag() == 0
 }
 
-// describeDifference describes how the signal that the waiter found differs from the expected one.
-// waiter and sender are ranks of the world.
+// describeDifference describes how the signal of the sender differs from the signal that the waiter
+// expected. waiter and sender are ranks of the world.
 func (p *pad) describeDifference(r *padReport, waiter, sender int) string {
 	waiterPlace := p.describePlace(r.channel, r.site)
-	isAhead := r.found.epoch() != r.want.epoch() // the sender has already sent a later signal
+	hasSignalledAgain := r.found.epoch() != r.want.epoch()
 	switch {
 	case r.wereValuesReplaced():
 		return fmt.Sprintf("Reused too early: rank %d wrote its next values before rank %d had read "+
 			"the previous ones, %s", sender, waiter, waiterPlace)
-	case isAhead:
+	case hasSignalledAgain:
 		noun := "signal"
 		if r.isArrival() {
 			noun = "arrival"
@@ -196,7 +208,7 @@ func (p *pad) describeDifference(r *padReport, waiter, sender int) string {
 
 		return fmt.Sprintf("Reused too early: rank %d %s again before rank %d had waited for the "+
 			"previous %s, %s", sender, r.verb(), waiter, noun, waiterPlace)
-	default:
+	default: // only the place differs
 		senderPlace := p.describePlace(r.found.channel(), r.found.site())
 		return fmt.Sprintf("Ranks signal from different call sites: rank %d waits %s, and rank %d is "+
 			"%s", waiter, waiterPlace, sender, senderPlace)

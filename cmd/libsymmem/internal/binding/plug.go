@@ -10,15 +10,15 @@ import (
 )
 
 // plugin implements the functions in symmem.h for inference engines that use symmem only as an
-// allocator, and NCCL for collectives. An engine allocates memory with PlugAlloc and registers it
-// with its NCCL communicator by PlugRegister.
+// allocator, and NCCL for collectives. PlugAlloc allocates memory, and PlugRegister registers it
+// with the engine's NCCL communicator.
 type plugin struct {
 	session       *session
-	openLibrary   func(device int) error // Library.openAlone
+	openAlone     func(device int) error // Library.openAlone
 	printedErrors sync.Map               // set of error texts
 }
 
-// mainPool is the number of the pool that is opened with the main world.
+// mainPool is the number of the main world's first pool.
 const mainPool = 0
 
 // openAlone opens a main world of only this rank, unless a main world is already open.
@@ -29,18 +29,18 @@ func (l *Library) openAlone(device int) error {
 
 	o := &Options{Size: 1, Device: &device, Backend: "nccl"}
 	err := l.openMain(context.Background(), o, aloneRank)
-	if l.IsOpen() {
-		return nil // even if another thread was faster, so that openMain failed
+	if err != nil && l.IsOpen() {
+		return nil // another thread has opened the main world meanwhile
 	}
 
 	return err
 }
 
-// PlugAlloc allocates like Alloc. If the main world is not open, it opens one of only this rank.
+// PlugAlloc is like Alloc, but first opens a main world of only this rank if none is open.
 func (p *plugin) PlugAlloc(
 	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
-	if err := p.openLibrary(device); err != nil {
+	if err := p.openAlone(device); err != nil {
 		return 0, err
 	}
 
@@ -52,9 +52,9 @@ func (p *plugin) PlugAlloc(
 	return ps.Alloc(poolNumber, bytes, stream, site)
 }
 
-// PlugRegister registers the memory of the main pool with the NCCL communicator comm, an
-// ncclComm_t. If some memory is new, all ranks of the communicator must call it. During a CUDA
-// graph capture, it cannot register new memory, and prints a warning once for each world.
+// PlugRegister registers the main pool's new memory with the NCCL communicator comm, an ncclComm_t.
+// All ranks of the communicator must call it if there is new memory. During a CUDA graph capture,
+// new memory cannot be registered, and PlugRegister prints a warning once for each world.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {
@@ -71,7 +71,7 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 		return err
 	}
 
-	if err := main.flush(); err != nil { // frees buffers whose frees were delayed
+	if err := main.flush(); err != nil { // completes delayed frees
 		return err
 	}
 
@@ -87,15 +87,15 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	return nil
 }
 
-// adopt returns the AdoptedCommunicator of an ncclComm_t. The first call creates it.
+// adopt returns the AdoptedCommunicator for the ncclComm_t comm. The first call creates it.
 func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
 		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
 	})
 }
 
-// PlugStatus prints an error of PlugRegister and converts it to an ncclResult_t. It prints the same
-// text only once, because engines repeat a failed registration in every step.
+// PlugStatus converts an error of PlugRegister to an ncclResult_t. It also prints the error, but
+// each text only once, because engines repeat a failed registration in every step.
 func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
@@ -131,13 +131,13 @@ func PlugResult(err error) int {
 		return ncclInvalidUsage
 	case CodeTimeout, CodeRankLost, CodeAborted:
 		return ncclRemoteError
-	default: // such as CodeFailed, CodeOutOfMemory and CodeInterrupted
+	default: // failures of the system, such as CodeOutOfMemory, and all others
 		return ncclSystemError
 	}
 }
 
-// PlugForget forgets a communicator. Engines must call it when they destroy the communicator,
-// because a later one may have the same address.
+// PlugForget forgets a communicator. Engines must call it when they destroy a communicator, because
+// a new communicator may get the same address.
 func (p *plugin) PlugForget(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {

@@ -9,33 +9,35 @@ import (
 	"symmem"
 )
 
-// rank is this process's rank in one open world, a set of processes that use symmem together. Its
-// Runtime adopts streams and communicators of another library, such as PyTorch, when a call first
-// passes their handles.
+// rank is this process's rank in one open world, a set of processes that use symmem together.
+// Streams and communicators belong to another library, such as PyTorch. The Runtime adopts each of
+// them when a call first passes its handle.
 type rank struct {
 	session       *session
 	rt            *symmem.Runtime
 	isAlone       bool // PlugAlloc opened the world with only this rank
-	isHostBackend bool // memory and streams are on the host
+	isHostBackend bool // memory and streams are on the host, not on a GPU
 	hasCallSites  bool // calls record their source lines (call sites)
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
 	streams     table[uintptr, *symmem.Stream]              // adopted, by handle
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // adopted by PlugRegister, by handle
-	sites       table[uint32, uint32]                       // for interopAt
+	sites       table[uint32, uint32]                       // Runtime site numbers, by session site
 
 	// padStream returns the stream for copies to and from checked pads, memory through which kernels
 	// signal each other.
 	padStream func() (*symmem.Stream, error)
 
-	captureWarning sync.Once // for PlugRegister
+	captureWarning sync.Once // printed by PlugRegister
 }
 
-// newRank does not add the rank to the session. For the main world, it opens the main pool.
+// newRank returns a rank that is not yet in the session's list. For the main world, it opens the
+// main pool.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
+	isGPU := rt.Device().Ordinal >= 0
 	r := &rank{
-		session: s, rt: rt, isAlone: kind == aloneRank, isHostBackend: rt.Device().Ordinal < 0,
+		session: s, rt: rt, isAlone: kind == aloneRank, isHostBackend: !isGPU,
 		hasCallSites: o.shouldRecordCallSites(), padStream: sync.OnceValues(rt.NewStream),
 	}
 	r.groupTable.init(r)
@@ -56,7 +58,8 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// installObserver makes the Runtime update the counters, and record unmapped segments of memory.
+// installObserver makes the Runtime update the counters when memory is mapped or registered, and
+// remember memory that it unmaps.
 func (r *rank) installObserver() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
@@ -70,10 +73,10 @@ func (r *rank) installObserver() {
 	})
 }
 
-// close closes the Runtime of a rank that was removed from the session, and joins the error with
+// close closes the Runtime of a rank that was removed from the session. It joins its error with
 // poolErr. With force, it waits at most a second for other ranks.
 func (r *rank) close(poolErr error, force bool) error {
-	// Do not deregister memory from communicators, because their owners may have destroyed them.
+	// The communicators may have been destroyed already, so do not deregister memory from them.
 	r.groupTable.forgetAttachments()
 	for _, communicator := range r.pluginComms.removeAll() {
 		communicator.Forget()
@@ -86,7 +89,7 @@ func (r *rank) close(poolErr error, force bool) error {
 		closeCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if force {
-			cancel() // makes Close wait at most a second
+			cancel() // Close still waits for a second
 		}
 
 		err := r.rt.Interop().Close(closeCtx)
@@ -102,8 +105,8 @@ func (r *rank) abortGroups() {
 	}
 }
 
-// findStream returns the Stream for a handle of another library, whose stream the first call
-// adopts.
+// findStream returns the Stream for a stream handle of another library. The first call adopts the
+// stream.
 func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	s, isKnown := r.streams.find(handle)
 	if !isKnown {
@@ -114,8 +117,8 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 		}
 	}
 
-	// A CUDA stream orders the work of all ranks of this process. On the host backend, each rank has a
-	// separate Stream for the handle, so this one must wait for earlier work of the others.
+	// All ranks of this process share a CUDA stream, but on the host backend, each rank has a separate
+	// Stream for the handle. These Streams must wait for each other's earlier work.
 	hasOtherRanks := len(r.session.ranks.allRanks()) > 1
 	if r.isHostBackend && hasOtherRanks {
 		last := r.session.lastUses.findOrAdd(handle, &lastUse{})
@@ -126,8 +129,8 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	return s, nil
 }
 
-// interopAt returns an Interop whose calls record a call site, unless its number in the session is
-// 0 or unknown. The Runtime has a different number for the call site, which sites caches.
+// interopAt returns an Interop whose calls record the call site with a number of the session. For
+// an unknown number, such as 0, they do not record a call site.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == 0 {
@@ -148,8 +151,8 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 	return interop.At(siteInRuntime)
 }
 
-// findMemory returns the memory of this rank, another rank of this process, or another library at
-// an address. Freed memory causes an error.
+// findMemory returns the memory at an address, or an error if the memory was freed. It can belong
+// to this rank, another rank of this process, or another library.
 func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err != nil {
@@ -164,8 +167,8 @@ func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	return m, err
 }
 
-// checkNotFreedElsewhere returns an error for freed memory of another open or closed rank of this
-// process.
+// checkNotFreedElsewhere returns an error if memory was freed in another rank of this process, even
+// a closed one.
 func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 	for _, other := range r.session.ranks.allRanks() {
 		if other == r {
@@ -180,14 +183,14 @@ func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.isHostBackend)
 }
 
-// register registers a pool's new memory with a group and its attached communicators. During a CUDA
-// graph capture on the stream, it returns ErrCapturing if there is new memory.
+// register registers a pool's new memory with a group and its attached communicators. While the
+// stream is captured to a CUDA graph, it returns ErrCapturing if there is new memory.
 func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	if err := g.Cause(context.Background()); err != nil {
 		return err // the group has failed
 	}
 
-	if err := p.flush(); err != nil { // frees buffers whose frees were delayed
+	if err := p.flush(); err != nil { // completes delayed frees
 		return err
 	}
 

@@ -1,7 +1,6 @@
 package binding
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
@@ -16,23 +15,23 @@ import (
 
 // RouteArguments holds the arguments of symmem_dispatch and symmem_combine as C passes them.
 type RouteArguments struct {
-	Experts   int   // on all ranks
-	TopK      int   // experts for each token
-	MaxTokens int64 // upper limit of Tokens on all ranks
-	Hidden    int64 // elements of a row
-	Scales    int64 // float32 scales of a row
+	Experts   int   // number of experts of all ranks
+	TopK      int   // number of experts for each token
+	MaxTokens int64 // maximum of Tokens on any rank
+	Hidden    int64 // number of elements in a row
+	Scales    int64 // number of float32 scales for a row
 	Type      int   // element type, as a number in symmem.h
 	Tokens    int64 // number of this rank's tokens
 
 	// Addresses of buffers, or 0 for unused ones.
 	IDs       uintptr // TopK ids of experts for each token
 	Weights   uintptr // TopK weights for each token
-	RowScales uintptr // Scales scales for each token
+	RowScales uintptr // the scales of each row
 	Send      uintptr // a row for each token; for symmem_combine, the experts' results
 	Recv      uintptr // the dispatched rows; for symmem_combine, a sum for each token
 }
 
-// Layout returns the layout of the memory that symmem_dispatch writes on each of several ranks.
+// Layout returns the layout of the memory that symmem_dispatch writes on each rank.
 func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	if err := checkRanks(ranks); err != nil {
 		return symmem.DispatchLayout{}, err
@@ -53,7 +52,7 @@ func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 }
 
 func checkRanks(ranks int) error {
-	const maxRanks = 1 << 16 // prevents an overflow of the sizes in a layout
+	const maxRanks = 1 << 16 // arbitrary; keeps sizes in a layout from overflowing
 	if ranks < 1 || ranks > maxRanks {
 		return fmt.Errorf("the layout for %d ranks: want 1 to %d: %w", ranks, maxRanks,
 			symmem.ErrInvalid)
@@ -62,7 +61,7 @@ func checkRanks(ranks int) error {
 	return nil
 }
 
-// toCall returns a valid call without buffers. t is the element type.
+// toCall returns a valid call without buffers. t is the element type of a dispatch.
 func (a *RouteArguments) toCall(
 	operation symmem.Operation, t symmem.DataType, ranks int,
 ) (*driver.Call, error) {
@@ -77,18 +76,18 @@ func (a *RouteArguments) toCall(
 			Experts: a.Experts,
 		},
 	}
-	const overflowLimit = 1 << 31 // Validate refuses larger factors
-	if max(a.MaxTokens, a.Hidden) < overflowLimit {
+	const maxFactor = 1<<31 - 1 // larger factors could overflow, and Validate refuses them
+	if max(a.MaxTokens, a.Hidden) <= maxFactor {
 		call.Count = a.MaxTokens * a.Hidden
 	}
 
-	const anyRank = 0 // the call is valid for all ranks or for none
+	const anyRank = 0 // arbitrary, because the result does not depend on the rank
 	err := call.Validate(ranks, anyRank)
 	return call, err
 }
 
-// Route queues a dispatch or, if combines is set, a combine. handle is the group's handle. site is
-// the number of the call site, or 0 if it is unknown.
+// Route queues a symmem_combine if combines is set, and a symmem_dispatch otherwise. handle is the
+// group's handle. site is the number of the call site, or 0 if it is unknown.
 func (cs *calls) Route(
 	handle uint64, a *RouteArguments, combines bool, stream uintptr, site uint32,
 ) error {
@@ -113,7 +112,7 @@ func (cs *calls) Route(
 	}
 
 	call := symmem.Call{Operation: operation, Route: &args}
-	// queueCall registers the buffer that other ranks access with the group.
+	// Other ranks access this buffer, so queueCall registers it.
 	if combines {
 		call.Send = args.Send
 	} else {
@@ -123,7 +122,7 @@ func (cs *calls) Route(
 	return cs.queueCall(r.interopAt(site), g, call, s)
 }
 
-// toRouteArgs checks the arguments and finds the memory of the buffers.
+// toRouteArgs checks the arguments and finds the memory of each buffer.
 func (a *RouteArguments) toRouteArgs(
 	r *rank, operation symmem.Operation, ranks int,
 ) (args symmem.RouteArgs, err error) {
@@ -144,29 +143,35 @@ func (a *RouteArguments) toRouteArgs(
 		},
 		Tokens: a.Tokens,
 	}
-	var firstErr error
-	find := func(address uintptr, bytes int64) symmem.Memory {
-		if bytes <= 0 {
-			return symmem.Memory{} // the operation does not use this buffer
+	const anyRank = 0 // arbitrary, because sizes do not depend on the rank
+	sendBytes, recvBytes := call.Spans(ranks, anyRank)
+	otherSpans := call.OtherSpans() // of IDs, Weights and RowScales, in this order
+	for _, buffer := range [...]struct {
+		memory  *symmem.Memory
+		address uintptr
+		bytes   int64 // 0 if the operation does not use the buffer
+	}{
+		{&args.Send, a.Send, sendBytes},
+		{&args.Recv, a.Recv, recvBytes},
+		{&args.IDs, a.IDs, otherSpans[0].Bytes},
+		{&args.Weights, a.Weights, otherSpans[1].Bytes},
+		{&args.RowScales, a.RowScales, otherSpans[2].Bytes},
+	} {
+		if buffer.bytes <= 0 {
+			continue
 		}
 
-		m, err := r.findMemory(address, bytes)
-		firstErr = cmp.Or(firstErr, err)
-		return m
+		*buffer.memory, err = r.findMemory(buffer.address, buffer.bytes)
+		if err != nil {
+			return args, err
+		}
 	}
-	const anyRank = 0 // sizes do not depend on the rank
-	sendBytes, recvBytes := call.Spans(ranks, anyRank)
-	args.Send = find(a.Send, sendBytes)
-	args.Recv = find(a.Recv, recvBytes)
-	otherSpans := call.OtherSpans() // in this order: IDs, Weights, RowScales
-	args.IDs = find(a.IDs, otherSpans[0].Bytes)
-	args.Weights = find(a.Weights, otherSpans[1].Bytes)
-	args.RowScales = find(a.RowScales, otherSpans[2].Bytes)
-	return args, firstErr
+
+	return args, nil
 }
 
-// Permute queues a symmem_permute or, if reverses is set, a symmem_unpermute. handle is the group's
-// handle.
+// Permute queues a symmem_unpermute if reverses is set, and a symmem_permute otherwise. handle is
+// the group's handle.
 func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stream uintptr) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
@@ -190,12 +195,14 @@ func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stre
 		},
 		Align: p.Align,
 	}
-	buffers := []*symmem.Memory{&args.Dispatched, &args.Permuted} // in the order of p.Spans
+	// Buffers are in the order of p.Spans.
+	buffers := []*symmem.Memory{&args.Dispatched, &args.Permuted}
 	if reverses {
 		buffers = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
 	}
 
-	var errs [3]error // by buffer
+	const maxBuffers = 3
+	var errs [maxBuffers]error
 	for i, span := range p.Spans(reverses) {
 		*buffers[i], errs[i] = r.findMemory(span.Address, span.Bytes)
 	}

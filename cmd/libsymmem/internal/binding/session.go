@@ -7,9 +7,9 @@ import (
 	"symmem"
 )
 
-// session holds the state of this process, which can be a rank of several worlds: sets of processes
-// that use symmem together. C callers pass groups and other objects by handles, numbers that are
-// unique in the process.
+// session holds the state of this process, which can be a rank of several worlds. A world is a set
+// of processes that use symmem together. C callers pass groups and other objects by handles, which
+// are numbers, unique in the process.
 type session struct {
 	counters     *Counters
 	printWarning func(text string)
@@ -21,11 +21,11 @@ type session struct {
 	poolTable  poolTable                // open pools of all ranks
 	events     table[uint64, event]     // by handle
 	padTable   table[uintptr, *pad]     // by address; open checked pads of all ranks
-	lastUses   table[uintptr, *lastUse] // by stream handle; see rank.findStream
-	sites      siteTable
+	lastUses   table[uintptr, *lastUse] // by stream handle; the rank that last used the stream
+	sites      siteTable                // call sites by number
 
 	closedRankBuffers closedRankBuffers
-	lastHandle        atomic.Uint64 // the largest so far; handles are never reused
+	lastHandle        atomic.Uint64 // handles are given out in ascending order, and never reused
 }
 
 // mainWorldRank returns this process's rank in the main world.
@@ -50,22 +50,23 @@ func (s *session) anyRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// unknownHandleError returns the error for an unknown handle of a kind, "group" or "event":
-// ErrNotOpen if no world is open, ErrClosed if the handle was given out earlier, else ErrInvalid.
+// unknownHandleError returns the error for a handle that is not in a table. kind is "group" or
+// "event". The error is ErrNotOpen if no world is open, ErrClosed if the object was closed, and
+// otherwise ErrInvalid.
 func (s *session) unknownHandleError(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
 	}
 
-	wasGivenOut := handle > 0 && handle <= s.lastHandle.Load()
-	if wasGivenOut {
+	wasClosed := handle > 0 && handle <= s.lastHandle.Load()
+	if wasClosed {
 		return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
 	}
 
 	return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
 }
 
-// group returns the group with a handle, and the rank that has opened it.
+// group returns the group with a handle, and the rank that opened the group.
 func (s *session) group(handle uint64) (*rank, *group, error) {
 	g, ok := s.groupIndex.find(handle)
 	if !ok {
@@ -75,7 +76,8 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	return g.owner, g, nil
 }
 
-// world returns this process's rank in a world, whose handle is that of the group of all ranks.
+// world returns this process's rank in a world. The group of all ranks has the same handle as the
+// world.
 func (s *session) world(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
@@ -90,8 +92,8 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns the pool with a number, and the rank that has opened it. LocalPool is the number of
-// anyRank's local memory.
+// pool returns the pool with a number, and the rank that opened the pool. For LocalPool, it returns
+// anyRank's pool of local memory.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {
@@ -106,7 +108,7 @@ func (s *session) pool(number int) (*rank, *pool, error) {
 	return p.owner, p, nil
 }
 
-// flushedPool returns a pool after it has freed buffers whose frees were delayed.
+// flushedPool completes the delayed frees of a pool, and returns the pool.
 func (s *session) flushedPool(number int) (*pool, error) {
 	_, p, err := s.pool(number)
 	if err != nil {

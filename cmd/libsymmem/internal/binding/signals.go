@@ -13,17 +13,17 @@ const SignalWordBytes = 4
 
 const (
 	maxSignalWords     = 1 << 24 // 64 MiB
-	signalSegmentBytes = 2 << 20 // the pool maps a segment of at least this size
+	signalSegmentBytes = 2 << 20 // minimum size of the memory that the pool maps
 )
 
-// Arguments that the C functions for signal words do not have.
+// Arguments of calls without a given stream or call site.
 const (
 	defaultStream = 0 // CUDA's default stream
 	noSite        = 0 // unknown call site
 )
 
-// OpenSignalWords opens count signal words on every rank of the group with a handle. It returns the
-// address of each rank's first word, by rank. All ranks of the group must call it.
+// OpenSignalWords opens count signal words on every rank of a group, and returns the address of the
+// first word on each rank. All ranks of the group must call it.
 func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -40,7 +40,7 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 		return nil, err
 	}
 
-	// Signal words begin as 0, so they need a pool that maps new memory, which contains zeros.
+	// A new pool maps new memory, which contains zeros, as signal words must.
 	p, err := ws.session.poolTable.openSignals(r, symmem.PoolOptions{
 		Domain: g.Group, FirstSegment: signalSegmentBytes,
 	})
@@ -82,12 +82,14 @@ func (ws *windows) CloseSignalWords(address uintptr) error {
 
 	for _, r := range ws.session.ranks.allRanks() {
 		b, err := r.rt.Interop().Buffer(address)
-		if err != nil || b.Address() != address {
+		beginsAtAddress := err == nil && b.Address() == address
+		if !beginsAtAddress {
 			continue
 		}
 
 		p := ws.session.poolTable.findWrapper(b.Pool())
-		if p == nil || !p.isForSignals {
+		hasSignalWords := p != nil && p.isForSignals
+		if !hasSignalWords {
 			continue
 		}
 
@@ -95,7 +97,7 @@ func (ws *windows) CloseSignalWords(address uintptr) error {
 			return err
 		}
 
-		return b.Free() // last, because a repeated call must find the buffer
+		return b.Free() // last, so that a repeated call finds the buffer after an error
 	}
 
 	return fmt.Errorf("closing signal words at %#x: no open words begin there: %w", address,

@@ -2,15 +2,16 @@ package binding
 
 import "symmem"
 
-// stats extends symmem.Stats by this package's counters and by the handles of C callers.
+// stats adds the numbers and handles by which C callers pass objects, and some counters, to
+// symmem.Stats.
 type stats struct {
 	Open bool `json:"open"`
 	symmem.Stats
-	// Pools and Groups shadow fields of symmem.Stats in JSON.
+	// Pools and Groups replace the fields of symmem.Stats with these JSON names.
 	Pools   []poolStats           `json:"pools"`
 	Groups  map[string]groupStats `json:"groups"`  // by id
 	Streams int                   `json:"streams"` // streams that calls have used
-	Refused int64                 `json:"refused"` // frees that have failed
+	Refused int64                 `json:"refused"` // failed frees
 }
 
 type poolStats struct {

@@ -6,71 +6,71 @@ import (
 	"sync"
 )
 
-// table is a map by handle that is safe for concurrent use. The zero value is an empty table.
+// table is a map that is safe for concurrent use. The zero value is an empty table.
 type table[K comparable, V any] struct {
 	mu      sync.RWMutex
 	entries map[K]V // nil before the first add; guarded by mu
 }
 
-func (t *table[K, V]) find(handle K) (V, bool) {
+func (t *table[K, V]) find(key K) (V, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	v, ok := t.entries[handle]
+	v, ok := t.entries[key]
 	return v, ok
 }
 
-// findOrCreate returns the value of a handle, or creates and adds one. create is called with mu
-// held, so it must not use the table.
-func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, error) {
+// findOrCreate returns the value of a key, or creates it. create is called with mu held, so it
+// must not use the table.
+func (t *table[K, V]) findOrCreate(key K, create func(K) (V, error)) (V, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if v, ok := t.entries[handle]; ok {
+	if v, ok := t.entries[key]; ok {
 		return v, nil
 	}
 
-	v, err := create(handle)
+	v, err := create(key)
 	if err != nil {
 		return v, err
 	}
 
-	t.addLocked(handle, v)
+	t.addLocked(key, v)
 	return v, nil
 }
 
-// findOrAdd returns the value of a handle, or adds v and returns it.
-func (t *table[K, V]) findOrAdd(handle K, v V) V {
+// findOrAdd returns the value of a key, or sets it to v and returns v.
+func (t *table[K, V]) findOrAdd(key K, v V) V {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if found, ok := t.entries[handle]; ok {
+	if found, ok := t.entries[key]; ok {
 		return found
 	}
 
-	t.addLocked(handle, v)
+	t.addLocked(key, v)
 	return v
 }
 
-// add adds a value, or replaces that of the handle.
-func (t *table[K, V]) add(handle K, v V) {
+// add sets the value of a key.
+func (t *table[K, V]) add(key K, v V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.addLocked(handle, v)
+	t.addLocked(key, v)
 }
 
 // addLocked is add for callers that hold mu.
-func (t *table[K, V]) addLocked(handle K, v V) {
+func (t *table[K, V]) addLocked(key K, v V) {
 	if t.entries == nil {
 		t.entries = map[K]V{}
 	}
 
-	t.entries[handle] = v
+	t.entries[key] = v
 }
 
-// remove removes and returns the value of a handle, if there is one.
-func (t *table[K, V]) remove(handle K) (V, bool) {
+// remove removes and returns the value of a key, if there is one.
+func (t *table[K, V]) remove(key K) (V, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	v, ok := t.entries[handle]
-	delete(t.entries, handle)
+	v, ok := t.entries[key]
+	delete(t.entries, key)
 	return v, ok
 }
 
@@ -87,7 +87,7 @@ func (t *table[K, V]) removeIf(match func(V) bool) {
 	maps.DeleteFunc(t.entries, func(_ K, v V) bool { return match(v) })
 }
 
-// removeAll removes and returns all values.
+// removeAll empties the table and returns the values.
 func (t *table[K, V]) removeAll() []V {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 )
 
 // windows implements the functions in symmem.h that register memory with groups. A window is a
-// registered range of memory, which each rank of the group can access on all others. C callers pass
-// a group by its handle, a number.
+// registered range of addresses. Each rank of the group can access the window's memory on all other
+// ranks. C callers pass groups by numeric handles.
 type windows struct{ session *session }
 
-// ScopeEnd registers the new memory of all pools that the group's ranks share. It returns the prior
-// value of Counters.Pending. While the counter keeps this value, there is no new memory.
+// ScopeEnd registers the new memory of all pools that the group's ranks share. As long as
+// Counters.Pending is equal to the result, there is no new memory.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, err error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -59,9 +59,9 @@ func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr
 	return r.register(g, p, stream)
 }
 
-// Attach attaches another library's communicator to a group, and returns the attachment's handle.
-// From then on, the group's memory is registered with the communicator too. Attach has no effect if
-// the communicator is attached already, with the same name. All ranks of the group must call it.
+// Attach registers a group's memory, now and in future, with another library's communicator. It
+// returns the handle of this attachment. A second call with the same communicator and name only
+// returns the handle. All ranks of the group must call it.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -95,7 +95,7 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 // registerAll registers the pools that the group's ranks share with a communicator.
 func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCommunicator) error {
 	for _, p := range ws.sharedPools(r, g) {
-		if err := p.flush(); err != nil { // frees buffers whose frees were delayed
+		if err := p.flush(); err != nil { // completes delayed frees
 			return err
 		}
 
@@ -110,8 +110,7 @@ func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCo
 	return nil
 }
 
-// Detach ends the attachment with the handle that Attach returned. If commExists is set, it
-// deregisters the memory from the communicator.
+// Detach removes an attachment. It deregisters the memory if the communicator still exists.
 func (ws *windows) Detach(attachmentHandle uint64, commExists bool) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
@@ -144,8 +143,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 	return r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns the address of each rank's memory that corresponds to the bytes at this
-// rank's address, which must be within a window.
+// PeerAddresses returns the addresses, by rank, at which this rank can access the memory that
+// corresponds to its own bytes at address. The bytes must be within one window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
@@ -162,14 +161,14 @@ func (ws *windows) PeerAddresses(
 	return r.rt.Interop().PeerAddresses(g.Group, address, int64(bytes))
 }
 
-// NCCLWindow holds what NCCL's device API needs to access a range of memory.
+// NCCLWindow identifies a range of memory for NCCL's device API.
 type NCCLWindow struct {
 	Communicator uintptr // the ncclComm_t
 	Window       uintptr // the ncclWindow_t
 	Offset       uintptr // of the range, in bytes
 }
 
-// NCCLWindow returns the NCCLWindow of the bytes at an address, which must be within a window.
+// NCCLWindow returns the NCCLWindow of the bytes at an address. They must be within one window.
 func (ws *windows) NCCLWindow(
 	handle uint64, bytes uint64, address uintptr,
 ) (w NCCLWindow, err error) {
@@ -188,7 +187,8 @@ func (ws *windows) NCCLWindow(
 	return w, err
 }
 
-// Window is a window's range of addresses, laid out like an entry of symmem_windows.
+// Window is a window's address range. It has the memory layout of an entry in the output of
+// symmem_windows.
 type Window struct{ Address, Bytes int64 }
 
 // Windows returns a group's windows in order of address.

@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// rankKind says which function opened a rank's world.
+// rankKind identifies the function that opened a rank's world.
 type rankKind int
 
 const (
@@ -20,11 +20,11 @@ const (
 	otherRank                 // OpenWorld opened another world
 )
 
-// rankList holds this process's ranks, one in each open world: a set of processes that use symmem
-// together. Reads take no lock.
+// rankList holds this process's rank in each open world. A world is a set of processes that use
+// symmem together. Reads take no lock.
 type rankList struct {
 	mu   sync.Mutex              // held during changes
-	main atomic.Pointer[rank]    // in the main world; nil while that is closed
+	main atomic.Pointer[rank]    // rank in the main world; nil if the main world is not open
 	all  atomic.Pointer[[]*rank] // oldest first; each change stores a new slice
 }
 
@@ -63,11 +63,10 @@ func (l *rankList) remove(r *rank) bool {
 	return true
 }
 
-// worlds implements the functions in symmem.h for worlds other than the main world. C callers pass
-// them by handles.
+// worlds implements the functions symmem_world_* of symmem.h, except symmem_world_group_open.
 type worlds struct{ session *session }
 
-// OpenWorld opens another world with options that symmem.h describes, and returns its handle. All
+// OpenWorld opens a world in addition to the main world, and returns the new world's handle. All
 // ranks of the new world must call it.
 func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	var o Options
@@ -144,7 +143,8 @@ func (s *session) setCheck(r *rank, level int) error {
 	})
 }
 
-// openRank opens a world and adds its rank to the session, unless ctx ends meanwhile.
+// openRank opens a world and adds this process's rank to the session. If ctx ends meanwhile, it
+// closes the world again.
 func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*rank, error) {
 	if err := o.setEnvironment(); err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	s.ranks.add(r, isMain)
 	s.counters.Pending.Add(1) // the world's pool may have memory to register
 	if err := context.Cause(ctx); err != nil {
-		// The interrupted caller may have returned already, so it cannot close the world.
+		// The caller was interrupted, and may have returned without a handle to close the world.
 		s.removeRank(r)
 		closeErr := rt.Close()
 		return nil, errors.Join(err, closeErr)
@@ -195,11 +195,11 @@ func (s *session) closeRank(r *rank, force bool) error {
 
 	var poolErrs []error
 	for _, p := range s.poolTable.ownedBy(r) {
-		err := p.beginClose() // frees buffers whose frees were delayed
+		err := p.beginClose() // completes delayed frees
 		poolErrs = append(poolErrs, err)
 	}
 
-	// Keep the buffers before removing the rank, so that concurrent calls always find them.
+	// Keep the rank's buffers before the rank is removed, so that concurrent calls always find them.
 	s.closedRankBuffers.keepRank(r.rt.Interop())
 	if !s.removeRank(r) {
 		return nil // another call is closing the rank
