@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-// A call on an address inside a buffer, as for a tensor in a larger block, finds the buffer.
+// A call can use an address inside a buffer, such as that of a tensor in a larger block.
 func TestCallsFindBufferOfTensor(t *testing.T) {
 	const bufferBytes, tensorOffset = 4096, 2048
 	const elementBytes = 8 // of float64Type, the zero value of Arguments.Type
@@ -75,9 +75,11 @@ const (
 const (
 	hugeNumber     = 1 << 62 // overflows when it is multiplied without a check
 	tooManyExperts = driver.MaxTopK + 1
+	validHidden    = 64 // elements of a row; any small multiple of 8
 )
 
 func TestNormErrorsNameTheArgument(t *testing.T) {
+	const unalignedHidden = 60 // not a multiple of 8
 	l, _ := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
@@ -86,13 +88,13 @@ func TestNormErrorsNameTheArgument(t *testing.T) {
 
 	for _, row := range []struct {
 		elementType int
-		hidden      int64 // elements of a row; valid if a multiple of 8
+		hidden      int64
 		want        string
 	}{
-		{unknownType, 64, "element type 99 does not exist"},
-		{float64Type, 64, "the norm does not support float64"},
-		{float32Type, 64, "the norm does not support float32"},
-		{float16Type, 60, "rows have 60 elements"},
+		{unknownType, validHidden, "element type 99 does not exist"},
+		{float64Type, validHidden, "the norm does not support float64"},
+		{float32Type, validHidden, "the norm does not support float32"},
+		{float16Type, unalignedHidden, "rows have 60 elements"},
 	} {
 		err := l.Norm(world, &NormArguments{Type: row.elementType, Rows: 1, Hidden: row.hidden})
 		if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
@@ -121,7 +123,9 @@ func TestRouteErrorsNameTheArgument(t *testing.T) {
 		{func(a *RouteArguments) { a.Tokens = -1 }, "-1 tokens"},
 		{func(a *RouteArguments) { a.Hidden = hugeNumber }, "rows have"},
 	} {
-		args := &RouteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: bfloat16Type}
+		args := &RouteArguments{
+			Experts: 4, TopK: 1, MaxTokens: 4, Hidden: validHidden, Type: bfloat16Type,
+		}
 		row.change(args)
 		for _, combines := range []bool{dispatch, combine} {
 			err := l.Route(world, args, combines, defaultStream, noSite)
@@ -151,7 +155,9 @@ func TestPermuteErrorsNameTheArgument(t *testing.T) {
 		{func(a *PermuteArguments) { a.Hidden = hugeNumber }, "rows have"},
 		{func(a *PermuteArguments) { a.Align = hugeNumber }, "aligned to"},
 	} {
-		args := &PermuteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: bfloat16Type}
+		args := &PermuteArguments{
+			Experts: 4, TopK: 1, MaxTokens: 4, Hidden: validHidden, Type: bfloat16Type,
+		}
 		row.change(args)
 		for _, reverses := range []bool{permute, unpermute} {
 			err := l.Permute(world, args, reverses, defaultStream)
@@ -176,9 +182,10 @@ func TestDurationsAreBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkDo includes the search for the buffer that contains an address.
+// BenchmarkDo includes the search for the buffer that contains the address of the tensor.
 func BenchmarkDo(b *testing.B) {
 	const bufferBytes, tensorOffset = 1 << 16, 4096
+	const elements = 64
 	for _, bufferCount := range []int{4, 400} {
 		b.Run(fmt.Sprintf("buffers=%d", bufferCount), func(b *testing.B) {
 			l := New(&Counters{}, func(text string) { b.Error(text) })
@@ -186,26 +193,27 @@ func BenchmarkDo(b *testing.B) {
 				b.Fatal(err)
 			}
 
-			defer func() { _ = l.Close(force) }()
+			defer func() {
+				if err := l.Close(force); err != nil {
+					b.Error(err)
+				}
+			}()
 			world, err := l.World()
 			if err != nil {
 				b.Fatal(err)
 			}
 
-			var tensor uintptr
-			for i := range bufferCount {
-				address, err := l.Alloc(mainPool, bufferBytes, defaultStream, noSite)
+			addresses := make([]uintptr, bufferCount)
+			for i := range addresses {
+				addresses[i], err = l.Alloc(mainPool, bufferBytes, defaultStream, noSite)
 				if err != nil {
 					b.Fatal(err)
 				}
-
-				if i == bufferCount/2 {
-					tensor = address + tensorOffset
-				}
 			}
 
+			tensor := addresses[bufferCount/2] + tensorOffset
 			call := &Arguments{
-				Operation: int(symmem.OpAllReduce), Count: 64, Send: tensor, Recv: tensor,
+				Operation: int(symmem.OpAllReduce), Count: elements, Send: tensor, Recv: tensor,
 			}
 			b.ReportAllocs()
 			for b.Loop() {

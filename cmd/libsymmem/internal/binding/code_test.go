@@ -13,7 +13,7 @@ import (
 	"symmem"
 )
 
-// readEnumerators returns the enumerators in symmem.h, by name without SYMMEM_.
+// readEnumerators returns the values of enumerators in symmem.h. Their names have no SYMMEM_.
 func readEnumerators(t *testing.T) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile("../../symmem.h")
@@ -55,8 +55,8 @@ func TestCodesMatchHeader(t *testing.T) {
 	checkEnumerator(t, enumerators, "POOLS", MaxPools)
 }
 
-// The header's names follow from the Go names, such as ALL_REDUCE from AllReduce and TWO_LEVEL from
-// two-level. Operations on values are not checked, because some have the same Go name.
+// A name in the header is derived from a Go name, such as ALL_REDUCE from AllReduce and TWO_LEVEL
+// from two-level. The enum values is not checked, because some of its Go names are equal.
 func TestEnumsMatchHeader(t *testing.T) {
 	enumerators := readEnumerators(t)
 	check := func(name string, number int) {
@@ -206,19 +206,20 @@ func TestDivergenceWithoutCallSitesSuggestsEnablingThem(t *testing.T) {
 
 func TestPlugResult(t *testing.T) {
 	for _, row := range []struct {
-		err  error
-		want int // a value of NCCL's enum ncclResult_t
+		err      error
+		want     int
+		wantName string // in NCCL's enum ncclResult_t
 	}{
-		{nil, 0},                       // ncclSuccess
-		{ErrPanic, 3},                  // ncclInternalError
-		{symmem.ErrInvalid, 4},         // ncclInvalidArgument
-		{ErrNotOpen, 5},                // ncclInvalidUsage
-		{&symmem.DivergenceError{}, 5}, // ncclInvalidUsage
-		{symmem.ErrAborted, 6},         // ncclRemoteError
-		{errors.New("any other"), 2},   // ncclSystemError
+		{nil, 0, "ncclSuccess"},
+		{ErrPanic, 3, "ncclInternalError"},
+		{symmem.ErrInvalid, 4, "ncclInvalidArgument"},
+		{ErrNotOpen, 5, "ncclInvalidUsage"},
+		{&symmem.DivergenceError{}, 5, "ncclInvalidUsage"},
+		{symmem.ErrAborted, 6, "ncclRemoteError"},
+		{errors.New("any other"), 2, "ncclSystemError"},
 	} {
 		if got := PlugResult(row.err); got != row.want {
-			t.Errorf("PlugResult(%v) = %d, want %d", row.err, got, row.want)
+			t.Errorf("PlugResult(%v) = %d, want %d (%s)", row.err, got, row.want, row.wantName)
 		}
 	}
 }

@@ -24,7 +24,7 @@ type pollFunctions struct {
 	// pollInCollective is called during a collective, on any thread, with the stream's lock held.
 	pollInCollective func() bool
 
-	unused atomic.Pointer[timeSlice] // for the next runResumable; nil if there is none
+	unusedSlice atomic.Pointer[timeSlice] // for the next runResumable; nil if there is none
 }
 
 // SetPoll sets functions that return true to interrupt a call. If onThread is nil, calls can no
@@ -45,11 +45,12 @@ func interruptedError(operation string) error {
 // pollInCollective returns an error if the caller interrupts a waiting collective.
 func (i *interrupts) pollInCollective() error {
 	p := i.poll.Load()
-	if p == nil || !p.pollInCollective() {
-		return nil
+	isInterrupted := p != nil && p.pollInCollective()
+	if isInterrupted {
+		return interruptedError("waiting in a collective")
 	}
 
-	return interruptedError("waiting in a collective")
+	return nil
 }
 
 const pollInterval = 100 * time.Millisecond // between calls of pollOnThread
@@ -63,7 +64,7 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	}
 
 	for {
-		ctx := p.unused.Swap(nil)
+		ctx := p.unusedSlice.Swap(nil)
 		if ctx == nil {
 			ctx = newTimeSlice(pollInterval)
 		}
@@ -71,7 +72,7 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 		err := call(ctx)
 		isUnused := ctx.stop()
 		if isUnused {
-			p.unused.Store(ctx) // saves an allocation
+			p.unusedSlice.Store(ctx) // saves an allocation
 		}
 
 		if !errors.Is(err, errTimeSlice) {

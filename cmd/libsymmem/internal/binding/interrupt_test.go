@@ -9,24 +9,24 @@ import (
 	"symmem"
 )
 
-// interruptAtPoll makes waiting calls, except for collectives, end at the nth poll. It returns the
-// number of polls so far.
-func interruptAtPoll(l *Library, nth int) (count *int) {
-	count = new(int)
+// interruptAtPoll interrupts waiting calls, except for collectives, at the nth poll. It returns a
+// counter of the polls.
+func interruptAtPoll(l *Library, nth int) (polls *int) {
+	polls = new(int)
 	pollOnThread := func() bool {
-		*count++
-		return *count >= nth
+		*polls++
+		return *polls >= nth
 	}
-	pollInCollective := func() bool { return false }
-	l.SetPoll(pollOnThread, pollInCollective)
-	return count
+	neverInCollective := func() bool { return false }
+	l.SetPoll(pollOnThread, neverInCollective)
+	return polls
 }
 
-// neverInterrupt is the number of a poll that no call reaches, even in a minute.
-const neverInterrupt = 1_000
+// neverInterrupt is more polls than there are in a minute.
+const neverInterrupt = int(time.Minute/pollInterval) + 1
 
 func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
-	const interruptAt = 3 // the wait continues after the first two polls
+	const nth = 3 // the wait continues after the first two polls
 	l, _ := openLibrary(t, hostOptions)
 	r, err := l.mainWorldRank()
 	if err != nil {
@@ -34,11 +34,11 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 	}
 
 	unblock := blockStream(t, r, defaultStream)
-	count := interruptAtPoll(l, interruptAt)
+	polls := interruptAtPoll(l, nth)
 	err = l.Synchronize(defaultStream)
-	if CodeOf(err) != CodeInterrupted || *count != interruptAt {
+	if CodeOf(err) != CodeInterrupted || *polls != nth {
 		t.Errorf("interrupted Synchronize = %v after %d polls, want an error with code %v after %d", err,
-			*count, CodeInterrupted, interruptAt)
+			*polls, CodeInterrupted, nth)
 	}
 
 	unblock()
@@ -51,9 +51,9 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 // The poll function can be slow, so calls that do not wait do not call it.
 func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
 	const barrier = int(symmem.OpBarrier)
-	const uint8Type = 7 // SYMMEM_UINT8
+	const uint8Type = 7 // SYMMEM_UINT8, the type that a barrier requires
 	l, _ := openLibrary(t, hostOptions)
-	count := interruptAtPoll(l, 1)
+	polls := interruptAtPoll(l, 1)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +71,8 @@ func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
 		t.Errorf("Check = %v, want nil", err)
 	}
 
-	if *count != 0 {
-		t.Errorf("the calls polled %d times, want 0", *count)
+	if *polls != 0 {
+		t.Errorf("the calls polled %d times, want 0", *polls)
 	}
 }
 
@@ -80,6 +80,7 @@ func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
 func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 	l := New(&Counters{}, func(text string) { t.Error(text) })
 	interruptAtPoll(l, 1)
+	const operation = "waiting" // arbitrary
 	release := make(chan struct{})
 	defer close(release) // ends the goroutine of the abandoned call
 	waitForContext := func(ctx context.Context) error {
@@ -90,11 +91,11 @@ func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 		<-release
 		return nil
 	}
-	if err := l.runInterruptible("waiting", waitForContext); !errors.Is(err, symmem.ErrInterrupted) {
+	if err := l.runInterruptible(operation, waitForContext); !errors.Is(err, symmem.ErrInterrupted) {
 		t.Errorf("call that waits for its context: got %v, want %v", err, symmem.ErrInterrupted)
 	}
 
-	if err := l.runInterruptible("waiting", ignoreContext); !errors.Is(err, symmem.ErrInterrupted) {
+	if err := l.runInterruptible(operation, ignoreContext); !errors.Is(err, symmem.ErrInterrupted) {
 		t.Errorf("call that ignores its context: got %v, want %v", err, symmem.ErrInterrupted)
 	}
 }

@@ -86,8 +86,8 @@ func (r addressRange) contains(address uintptr) bool {
 // maxUnmappedSegments limits unmappedSegments. Beyond the limit, the oldest are forgotten.
 const maxUnmappedSegments = 1024
 
-// recordUnmapped remembers the segment that any rank has unmapped. An older segment at the same
-// address is forgotten.
+// recordUnmapped remembers a segment that was unmapped by any rank. It forgets an older segment at
+// the same address.
 func (c *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	c.unmappedMu.Lock()
 	defer c.unmappedMu.Unlock()
@@ -117,7 +117,7 @@ func (c *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost b
 	}
 
 	for _, rank := range c.closedRanks() {
-		if _, err := rank.Memory(address, bytes); err != nil {
+		if _, err := rank.Memory(address, bytes); err != nil { // the memory was freed
 			return err
 		}
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // padError is the error of a failed wait on a checked pad, memory on each rank of a group through
-// which kernels signal each other on numbered channels. Signal and wait must have the same call
-// site. This error shows a signal with another one:
+// which kernels signal each other on numbered channels. A wait fails, for example, if the signal
+// comes from another call site than expected:
 //
 //	Timed out: rank 2 waited 5000 ms, and rank 1 has not signalled on channel 7 at site 5 ("a.py:12")
 //	of group tp; rank 1 has signalled on channel 7 at site 6 ("a.py:20") instead
@@ -186,7 +186,7 @@ func (p *pad) differenceError(r *padReport) error {
 }
 
 // wereValuesReplaced reports whether the sender wrote its next values before the waiter had read
-// the previous ones. A sender can set the tag to 0 before it writes them.
+// the previous ones. A sender can announce this by a tag of 0.
 func (r *padReport) wereValuesReplaced() bool {
 	return r.failure == padOverwritten || r.found.tag() == 0
 }

@@ -54,19 +54,20 @@ func padSlot(channel, row, rank int) int {
 	return padSlots + padRowBytes*rowIndex + padWordBytes*rank
 }
 
-// MaxPadSites is the number of call sites that a padWord can distinguish by 12 bits.
+// MaxPadSites limits the numbers of call sites. A padWord has 12 bits for them.
 const MaxPadSites = 1 << 12
 
 const padWordBytes = 8
 
-// padWord is a signal or an arrival in a slot. From the highest bit, it consists of:
+// padWord is a signal or an arrival in a slot. It announces values for the receiver. From the
+// highest bit, it consists of:
 //
 //	epoch       32 bits   sequence number
 //	pad number   8 bits   not 0
 //	channel     12 bits
 //	call site   12 bits
 //
-// The tag consists of the lower 32 bits. It is 0 if the sender is about to overwrite the values.
+// The lower 32 bits are the tag. A tag of 0 means that the sender is about to overwrite the values.
 type padWord uint64
 
 func (w padWord) epoch() uint32 { return uint32(w >> 32) }

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// blockStream queues work on the stream with a handle, an arbitrary number. The work ends when
-// unblock is called.
+// blockStream queues work on a stream. The work ends when unblock is called. The handle of a stream
+// on the host backend is an arbitrary number.
 func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
 	t.Helper()
 	s, err := r.findStream(handle)
@@ -42,7 +42,11 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	unblock := blockStream(t, r, streamHandle)
 	forgotten := make(chan error)
 	go func() { forgotten <- l.ForgetStream(streamHandle) }()
-	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) { // until ForgetStream has begun
+	hasForgetBegun := func() bool {
+		err := s.Host(func() {}) // a stream refuses work once ForgetStream has begun
+		return errors.Is(err, symmem.ErrClosed)
+	}
+	for !hasForgetBegun() {
 		runtime.Gosched()
 	}
 
@@ -120,13 +124,14 @@ func TestInvalidEventHandlesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	notYetUsed := closed + 1000 // handles are given out in ascending order
 	for _, row := range []struct {
 		name   string
 		handle uint64
 		want   Code
 	}{
 		{"closed event", closed, CodeClosed},
-		{"unknown event", closed + 1000, CodeInvalid},
+		{"unknown event", notYetUsed, CodeInvalid},
 		{"handle 0", 0, CodeInvalid},
 	} {
 		t.Run(row.name, func(t *testing.T) {

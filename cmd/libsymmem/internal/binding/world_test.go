@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// openWorld opens a world in addition to the main world of l, with this process as its only rank.
-// The test may close the world.
+// openWorld opens a world in addition to the main world of l. This process is the only rank of the
+// world. The end of the test closes the world unless the test has closed it.
 func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 	t.Helper()
 	handle, err := l.OpenWorld([]byte(hostOptions))
@@ -31,8 +31,8 @@ func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 	return r, handle
 }
 
-// If two worlds use one stream, the work of the second runs after that of the first, even if that
-// fails.
+// If two worlds use the same stream, the second world's work waits for earlier work of the first
+// world, even if the earlier work fails.
 func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 	const streamHandle = 1 // arbitrary
 	l, _ := openLibrary(t, hostOptions)
@@ -96,8 +96,8 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 	}
 }
 
-// The library's numbers of call sites are valid in all worlds, although worlds number their sites
-// differently.
+// Call site numbers of the Library are valid in all worlds, although each world has other numbers
+// for the same call sites.
 func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	first, err := l.SiteNumber("first.py:1")
@@ -106,7 +106,7 @@ func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	}
 
 	r, _ := openWorld(t, l)
-	r.rt.Interop().Site("engine.go:7") // takes a number in this world only
+	r.rt.Interop().Site("engine.go:7") // shifts the numbers in this world only
 	second, err := l.SiteNumber("second.py:2")
 	if err != nil {
 		t.Fatal(err)
@@ -123,6 +123,7 @@ func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 
 // After a forced close, a live buffer can still be freed. Other calls in the world fail.
 func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
+	const bufferBytes = 4096 // arbitrary
 	l, _ := openLibrary(t, hostOptions)
 	_, world := openWorld(t, l)
 	poolNumber, err := l.OpenPool(world, nil)
@@ -130,7 +131,7 @@ func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	address, err := l.Alloc(poolNumber, 4096, defaultStream, noSite)
+	address, err := l.Alloc(poolNumber, bufferBytes, defaultStream, noSite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,8 @@ func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := l.Alloc(poolNumber, 4096, defaultStream, noSite); CodeOf(err) != CodeClosed {
+	_, err = l.Alloc(poolNumber, bufferBytes, defaultStream, noSite)
+	if CodeOf(err) != CodeClosed {
 		t.Errorf("Alloc in a pool of the closed world = %v, want an error with code %v", err,
 			CodeClosed)
 	}
@@ -157,7 +159,7 @@ func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 	}
 }
 
-// Only the main world is opened together with a pool.
+// Only the main world has a pool from the beginning.
 func TestOpenWorldRefusesPoolOptions(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	options := []byte(`{"size": 1, "pool": {"capacity": 1}}`)
@@ -167,8 +169,8 @@ func TestOpenWorldRefusesPoolOptions(t *testing.T) {
 }
 
 func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
-	const goroutines, worldsPerGoroutine = 3, 5
-	const mainWorldCalls = 50
+	const goroutines, worldsPerGoroutine = 3, 5 // arbitrary
+	const mainWorldCalls = 50                   // arbitrary
 	l, _ := openLibrary(t, hostOptions)
 	mainWorld, err := l.World()
 	if err != nil {
