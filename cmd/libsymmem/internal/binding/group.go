@@ -22,8 +22,8 @@ type group struct {
 	padCount    atomic.Uint32 // checked pads opened so far
 }
 
-// nextPadNumber numbers the group's checked pads, memory through which kernels signal each other,
-// from 1. A signal has 8 bits for the number, so 1 follows 255.
+// nextPadNumber returns the number of the group's next checked pad, memory through which kernels
+// signal each other. A signal has 8 bits for the number, which is never 0, so 1 follows 255.
 func (g *group) nextPadNumber() uint32 {
 	const maxNumber = 255
 	index := g.padCount.Add(1) - 1
@@ -33,12 +33,12 @@ func (g *group) nextPadNumber() uint32 {
 // sharesPool reports whether all ranks of the group share the pool. Only memory of shared pools can
 // be registered with the group.
 func (g *group) sharesPool(p *pool) bool {
-	sharers := p.Domain()
-	if sharers == nil {
-		return false // only this rank has the pool
+	sharingGroup := p.Domain()
+	if sharingGroup == nil {
+		return false // the pool belongs to this rank only
 	}
 
-	sharingRanks := sharers.Ranks()
+	sharingRanks := sharingGroup.Ranks()
 	for _, rank := range g.Ranks() {
 		if !slices.Contains(sharingRanks, rank) {
 			return false
@@ -159,7 +159,7 @@ func (t *groupTable) attach(a *attachment) {
 	a.group.attachments = append(a.group.attachments, a)
 }
 
-// detach removes and returns an attachment, or nil for an unknown handle.
+// detach removes and returns an attachment. For an unknown handle, it returns nil.
 func (t *groupTable) detach(handle uint64) *attachment {
 	t.mu.Lock()
 	defer t.mu.Unlock()

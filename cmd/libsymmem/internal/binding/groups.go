@@ -71,7 +71,7 @@ func (gs *groups) open(
 		return err
 	})
 	if err != nil {
-		return 0, err // after an interrupt, opened may still be written
+		return 0, err // after an interrupt, the function may still write opened
 	}
 
 	return r.groupTable.add(opened, name), nil
@@ -176,7 +176,7 @@ func (gs *groups) SuspendGroup(handle uint64) (int64, error) {
 		return err
 	})
 	if err != nil {
-		return 0, err // after an interrupt, released may still be written
+		return 0, err // after an interrupt, the function may still write released
 	}
 
 	return released, nil

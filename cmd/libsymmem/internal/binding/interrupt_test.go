@@ -51,7 +51,6 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 // The poll function can be slow, so calls that do not wait do not call it.
 func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
 	const barrier = int(symmem.OpBarrier)
-	const uint8Type = 7 // SYMMEM_UINT8, the type that a barrier requires
 	l, _ := openLibrary(t, hostOptions)
 	polls := interruptAtPoll(l, 1)
 	world, err := l.World()
@@ -63,7 +62,7 @@ func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
 		t.Errorf("Synchronize = %v, want nil", err)
 	}
 
-	if err := l.Do(world, &Arguments{Operation: barrier, Type: uint8Type}); err != nil {
+	if err := l.Do(world, &Arguments{Operation: barrier}); err != nil {
 		t.Errorf("barrier = %v, want nil", err)
 	}
 

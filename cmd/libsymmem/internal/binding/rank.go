@@ -42,8 +42,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	}
 	r.groupTable.init(r)
 	r.installObserver()
-	isMainWorld := kind != otherRank
-	if isMainWorld {
+	if kind.isMain() {
 		options, err := o.Pool.withDomain(rt.World())
 		if err != nil {
 			return nil, err

@@ -51,15 +51,15 @@ func (s *session) anyRank() (*rank, error) {
 }
 
 // unknownHandleError returns the error for a handle that is not in a table. kind is "group" or
-// "event". The error is ErrNotOpen if no world is open, ErrClosed if the object was closed, and
+// "event". The error is ErrNotOpen if no world is open, ErrClosed if the handle was once valid, and
 // otherwise ErrInvalid.
 func (s *session) unknownHandleError(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
 	}
 
-	wasClosed := handle > 0 && handle <= s.lastHandle.Load()
-	if wasClosed {
+	wasGivenOut := handle > 0 && handle <= s.lastHandle.Load()
+	if wasGivenOut {
 		return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
 	}
 

@@ -20,6 +20,8 @@ const (
 	otherRank                 // OpenWorld opened another world
 )
 
+func (k rankKind) isMain() bool { return k == mainRank || k == aloneRank }
+
 // rankList holds this process's rank in each open world. A world is a set of processes that use
 // symmem together. Reads take no lock.
 type rankList struct {
@@ -59,7 +61,7 @@ func (l *rankList) remove(r *rank) bool {
 
 	changed = slices.Delete(changed, index, index+1)
 	l.all.Store(&changed)
-	l.main.CompareAndSwap(r, nil) // if r is the main world's rank
+	l.main.CompareAndSwap(r, nil) // has no effect in other worlds than the main world
 	return true
 }
 
@@ -86,7 +88,7 @@ func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 		return err
 	})
 	if err != nil {
-		return 0, err // after an interrupt, opened may still be written
+		return 0, err // after an interrupt, the function may still write opened
 	}
 
 	return opened.worldHandle, nil
@@ -173,8 +175,7 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 		return nil, errors.Join(fmt.Errorf("opening symmem: %w", err), closeErr)
 	}
 
-	isMain := kind != otherRank
-	s.ranks.add(r, isMain)
+	s.ranks.add(r, kind.isMain())
 	s.counters.Pending.Add(1) // the world's pool may have memory to register
 	if err := context.Cause(ctx); err != nil {
 		// The caller was interrupted, and may have returned without a handle to close the world.
