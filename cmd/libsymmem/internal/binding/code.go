@@ -124,7 +124,7 @@ func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// errorCodes lists codes in order of precedence, which matters if an error wraps several errors.
+// errorCodes is in order of precedence, for errors that wrap several errors.
 var errorCodes = []struct {
 	err  error
 	code Code

@@ -25,8 +25,8 @@ type errorDetail struct {
 	Memory     *memoryDetail     `json:"memory,omitempty"`
 }
 
-// divergenceDetail describes how ranks differ in their calls, or in a pool's history, the list of
-// the pool's allocations and frees.
+// divergenceDetail describes how ranks differ in their calls, or in a pool's history of allocations
+// and frees.
 type divergenceDetail struct {
 	Group      string `json:"group"`
 	Kind       string `json:"kind"` // a symmem.DivergenceKind or one of the constants below
@@ -161,12 +161,11 @@ func messageDivergenceOf(e *symmem.MessageError) *divergenceDetail {
 	return d
 }
 
-// newDivergence sets empty lists where nil would be null in JSON.
 func newDivergence(kind string) *divergenceDetail {
 	return &divergenceDetail{
 		Kind: kind, DeviantRanks: []int{}, AbsentRanks: []int{}, Variants: []variantDetail{},
 	}
 }
 
-// nonNilCopy returns an empty list for nil, so that JSON has [] instead of null.
+// nonNilCopy returns an empty list for nil, which would be null in JSON.
 func nonNilCopy(list []int) []int { return append([]int{}, list...) }

@@ -8,8 +8,8 @@ import (
 )
 
 // groups implements the functions in symmem.h for groups. A group is a subset of the ranks of a
-// world, a set of processes that use symmem together. C callers pass groups by numeric handles. A
-// call that is collective over a group must be made by all ranks of the group.
+// world, a set of processes that use symmem together. C callers pass groups by numeric handles. All
+// ranks of a group must make the calls that are collective over the group.
 type groups struct{ session *session }
 
 // World returns the handle of the group of all ranks of the main world.

@@ -97,7 +97,6 @@ type timeSlice struct {
 	timer *time.Timer // closes done; nil if done is nil; guarded by mu
 }
 
-// errTimeSlice is the result of Err after the end of a timeSlice.
 var errTimeSlice = errors.New("the time slice of a wait has expired")
 
 func newTimeSlice(duration time.Duration) *timeSlice { return &timeSlice{duration: duration} }
@@ -134,14 +133,13 @@ func (t *timeSlice) Err() error {
 	return errTimeSlice
 }
 
-// Deadline implements context.Context. Operations continue in the next time slice, so they must not
-// take the end of this one as a deadline.
+// Deadline implements context.Context. The work has no deadline, and continues in the next slice.
 func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // Value implements context.Context.
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer. It reports whether the time slice has not begun, so that it can be reused.
+// stop stops the timer. A time slice that has not begun is unused.
 func (t *timeSlice) stop() (isUnused bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,12 +150,10 @@ func (t *timeSlice) stop() (isUnused bool) {
 	return t.end.IsZero()
 }
 
-// maxCancelWait limits the wait for the end of an interrupted call.
-const maxCancelWait = 500 * time.Millisecond
+const maxCancelWait = 500 * time.Millisecond // for the end of an interrupted call
 
 // runInterruptible runs a call on another goroutine, and polls. operation is for errors. After an
-// interrupt, the call may still run when runInterruptible returns, so after an error, do not read
-// variables that the call writes.
+// error, do not read variables that the call writes, because it may still be running.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {

@@ -27,8 +27,7 @@ func (e *padError) Error() string { return e.text }
 func (e *padError) Unwrap() error { return e.cause }
 
 // timeoutError returns the error for report r of a wait that timed out. If possible, the error says
-// which call sites the missing ranks have reached instead. reports contains the reports of all
-// ranks.
+// which call sites the missing ranks have reached instead.
 func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	missing, err := p.missingRanks(r)
 	if err != nil {
@@ -69,7 +68,6 @@ func (p *pad) worldRanks(groupRanks []int) []int {
 	return worldRanks
 }
 
-// verb returns the past participle of the missing action. An arrival is a signal to all ranks.
 func (r *padReport) verb() string {
 	if r.isArrival() {
 		return "arrived"
@@ -79,8 +77,7 @@ func (r *padReport) verb() string {
 }
 
 // missingRanks returns the group ranks for which the wait of report r timed out. The report names
-// only one rank. If this rank waited for the arrivals of all ranks, its pad shows which ranks are
-// missing.
+// only one rank. If a wait for arrivals misses several ranks, the waiting rank's pad shows them.
 func (p *pad) missingRanks(r *padReport) ([]int, error) {
 	isOwnReport := r.rank == p.group.Rank()
 	canReadArrivals := isOwnReport && r.isArrival()
@@ -104,7 +101,7 @@ func (p *pad) missingRanks(r *padReport) ([]int, error) {
 // signalsElsewhere describes signals that the given ranks have sent, and for which this rank has
 // not waited: first those on pad p, then those on other pads. It skips pads that it cannot read.
 func (ps *pads) signalsElsewhere(p *pad, givenWorldRanks []int) []string {
-	const maxLines = 8 // keeps the error readable
+	const maxLines = 8
 	var lines []string
 	isGiven := func(worldRank int) bool { return slices.Contains(givenWorldRanks, worldRank) }
 	signals, _ := p.signalsFrom(isGiven)
@@ -191,8 +188,8 @@ func (r *padReport) wereValuesReplaced() bool {
 	return r.failure == padOverwritten || r.found.tag() == 0
 }
 
-// describeDifference describes how the signal of the sender differs from the signal that the waiter
-// expected. waiter and sender are ranks of the world.
+// describeDifference describes how the sender's signal differs from the expected one. waiter and
+// sender are ranks of the world.
 func (p *pad) describeDifference(r *padReport, waiter, sender int) string {
 	waiterPlace := p.describePlace(r.channel, r.site)
 	hasSignalledAgain := r.found.epoch() != r.want.epoch()

@@ -75,7 +75,6 @@ func (w padWord) tag() uint32   { return uint32(w) }
 func (w padWord) channel() int  { return int(w >> 12 & 0xFFF) }
 func (w padWord) site() int     { return int(w & 0xFFF) }
 
-// arrivalRow returns the row of an arrival.
 func (w padWord) arrivalRow() int {
 	if w.epoch()%2 == 0 {
 		return padArrivalRow
@@ -181,7 +180,7 @@ func (m padMemory) pending(ranks int) []padSignal {
 	var signals []padSignal
 	for channel := range padChannels {
 		if !m.isUsed(channel) {
-			continue // saves time, because most channels are unused
+			continue // saves time: most channels are unused
 		}
 
 		for rank := range ranks {

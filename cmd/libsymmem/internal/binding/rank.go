@@ -9,9 +9,8 @@ import (
 	"symmem"
 )
 
-// rank is this process's rank in one open world, a set of processes that use symmem together.
-// Streams and communicators belong to another library, such as PyTorch. The Runtime adopts each of
-// them when a call first passes its handle.
+// rank is this process's rank in one open world, a set of processes that use symmem together. The
+// Runtime adopts streams and communicators of another library, such as PyTorch, on their first use.
 type rank struct {
 	session       *session
 	rt            *symmem.Runtime
@@ -128,8 +127,8 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	return s, nil
 }
 
-// interopAt returns an Interop whose calls record the call site with a number of the session. For
-// an unknown number, such as 0, they do not record a call site.
+// interopAt returns an Interop whose calls record a call site, given by its number in the session.
+// For an unknown number, such as 0, calls record no call site.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == 0 {

@@ -15,13 +15,13 @@ import (
 
 // RouteArguments holds the arguments of symmem_dispatch and symmem_combine as C passes them.
 type RouteArguments struct {
-	Experts   int   // number of experts of all ranks
-	TopK      int   // number of experts for each token
+	Experts   int   // experts of all ranks
+	TopK      int   // experts for each token
 	MaxTokens int64 // maximum of Tokens on any rank
-	Hidden    int64 // number of elements in a row
-	Scales    int64 // number of float32 scales for a row
+	Hidden    int64 // elements of a row
+	Scales    int64 // float32 scales of a row
 	Type      int   // element type, as a number in symmem.h
-	Tokens    int64 // number of this rank's tokens
+	Tokens    int64 // tokens of this rank
 
 	// Addresses of buffers, or 0 for unused ones.
 	IDs       uintptr // TopK ids of experts for each token
@@ -52,7 +52,7 @@ func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 }
 
 func checkRanks(ranks int) error {
-	const maxRanks = 1 << 16 // arbitrary; keeps sizes in a layout from overflowing
+	const maxRanks = 1 << 16 // prevents an overflow of the sizes in a layout
 	if ranks < 1 || ranks > maxRanks {
 		return fmt.Errorf("the layout for %d ranks: want 1 to %d: %w", ranks, maxRanks,
 			symmem.ErrInvalid)
@@ -81,7 +81,7 @@ func (a *RouteArguments) toCall(
 		call.Count = a.MaxTokens * a.Hidden
 	}
 
-	const anyRank = 0 // arbitrary, because the result does not depend on the rank
+	const anyRank = 0 // the result does not depend on the rank
 	err := call.Validate(ranks, anyRank)
 	return call, err
 }
@@ -143,7 +143,7 @@ func (a *RouteArguments) toRouteArgs(
 		},
 		Tokens: a.Tokens,
 	}
-	const anyRank = 0 // arbitrary, because sizes do not depend on the rank
+	const anyRank = 0 // sizes do not depend on the rank
 	sendBytes, recvBytes := call.Spans(ranks, anyRank)
 	otherSpans := call.OtherSpans() // of IDs, Weights and RowScales, in this order
 	for _, buffer := range [...]struct {

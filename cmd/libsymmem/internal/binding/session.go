@@ -8,8 +8,8 @@ import (
 )
 
 // session holds the state of this process, which can be a rank of several worlds. A world is a set
-// of processes that use symmem together. C callers pass groups and other objects by handles, which
-// are numbers, unique in the process.
+// of processes that use symmem together. C callers pass groups and events by handles, numbers that
+// are unique in the process.
 type session struct {
 	counters     *Counters
 	printWarning func(text string)
@@ -21,8 +21,8 @@ type session struct {
 	poolTable  poolTable                // open pools of all ranks
 	events     table[uint64, event]     // by handle
 	padTable   table[uintptr, *pad]     // by address; open checked pads of all ranks
-	lastUses   table[uintptr, *lastUse] // by stream handle; the rank that last used the stream
-	sites      siteTable                // call sites by number
+	lastUses   table[uintptr, *lastUse] // by stream handle
+	sites      siteTable
 
 	closedRankBuffers closedRankBuffers
 	lastHandle        atomic.Uint64 // handles are given out in ascending order, and never reused
@@ -66,7 +66,7 @@ func (s *session) unknownHandleError(kind string, handle uint64) error {
 	return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
 }
 
-// group returns the group with a handle, and the rank that opened the group.
+// group returns the group with a handle, and its owner.
 func (s *session) group(handle uint64) (*rank, *group, error) {
 	g, ok := s.groupIndex.find(handle)
 	if !ok {
@@ -76,8 +76,8 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	return g.owner, g, nil
 }
 
-// world returns this process's rank in a world. The group of all ranks has the same handle as the
-// world.
+// world returns this process's rank in a world. A world and its group of all ranks have the same
+// handle.
 func (s *session) world(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
@@ -92,8 +92,7 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns the pool with a number, and the rank that opened the pool. For LocalPool, it returns
-// anyRank's pool of local memory.
+// pool returns the pool with a number, and its owner. For LocalPool, the owner is anyRank.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"symmem"
 )
 
-// blockStream queues work on a stream. The work ends when unblock is called. The handle of a stream
-// on the host backend is an arbitrary number.
+// blockStream queues work on a stream. The work ends when unblock is called.
 func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
 	t.Helper()
 	s, err := r.findStream(handle)
@@ -27,7 +26,7 @@ func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
 
 // ForgetStream waits for the stream's work, which may depend on other streams.
 func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
-	const streamHandle = 1
+	const streamHandle = 1 // arbitrary
 	l, _ := openLibrary(t, hostOptions)
 	r, err := l.mainWorldRank()
 	if err != nil {

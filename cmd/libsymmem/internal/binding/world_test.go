@@ -8,8 +8,7 @@ import (
 	"symmem"
 )
 
-// openWorld opens a world in addition to the main world of l. This process is the only rank of the
-// world. The end of the test closes the world unless the test has closed it.
+// openWorld opens another world with this process as its only rank. The test may close the world.
 func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 	t.Helper()
 	handle, err := l.OpenWorld([]byte(hostOptions))
@@ -96,8 +95,8 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 	}
 }
 
-// Call site numbers of the Library are valid in all worlds, although each world has other numbers
-// for the same call sites.
+// A Library's number for a call site is valid in all worlds, although worlds number call sites
+// differently.
 func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	first, err := l.SiteNumber("first.py:1")
@@ -169,8 +168,7 @@ func TestOpenWorldRefusesPoolOptions(t *testing.T) {
 }
 
 func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
-	const goroutines, worldsPerGoroutine = 3, 5 // arbitrary
-	const mainWorldCalls = 50                   // arbitrary
+	const goroutines, worldsPerGoroutine, mainWorldCalls = 3, 5, 50 // arbitrary
 	l, _ := openLibrary(t, hostOptions)
 	mainWorld, err := l.World()
 	if err != nil {
