@@ -7,54 +7,63 @@ import (
 	"symmem/driver"
 )
 
-// HoldEnds makes rt call hold before it unmaps a segment of a pool, or deregisters a window, the
-// registration of a segment with a group. Unmap and Deregister proceed even if hold fails. Existing
-// pools and groups are not affected.
-func HoldEnds(rt *Runtime, hold func() error) {
+// HoldEnds makes rt call beforeEnd before each Segment.Unmap and Window.Deregister of pools and
+// groups that rt creates afterwards. An error of beforeEnd is returned, but does not prevent the
+// call.
+func HoldEnds(rt *Runtime, beforeEnd func() error) {
 	hookCommunicator := func(c driver.Communicator) driver.Communicator {
-		return hookedCommunicator{Communicator: c, hold: hold}
+		return hookedCommunicator{Communicator: c, beforeEnd: beforeEnd}
 	}
 	rt.device = hookedDevice{
 		connectHook: connectHook{Device: rt.device, joined: hookCommunicator},
-		hold:        hold,
+		beforeEnd:   beforeEnd,
 	}
 }
 
 type hookedDevice struct {
 	connectHook
-	hold func() error
+	beforeEnd func() error
 }
 
 func (d hookedDevice) NewArena(bytes int64) (driver.Arena, error) {
 	a, err := d.connectHook.NewArena(bytes)
-	return hookedArena{Arena: a, hold: d.hold}, err
+	return hookedArena{Arena: a, beforeEnd: d.beforeEnd}, err
 }
 
-// hookedArena is the address range of a pool.
+// AdoptStream completes driver.Adopter.
+func (hookedDevice) AdoptStream(uintptr) (driver.AdoptedStream, error) {
+	return nil, ErrUnsupported
+}
+
+func (d hookedDevice) AdoptCommunicator(uintptr) (driver.AdoptedCommunicator, error) {
+	return loneCommunicator{beforeEnd: d.beforeEnd}, nil
+}
+
+// hookedArena is the address range of a pool, which consists of segments.
 type hookedArena struct {
 	driver.Arena
-	hold func() error
+	beforeEnd func() error
 }
 
 func (a hookedArena) Map(offset, bytes int64) (driver.Segment, error) {
 	s, err := a.Arena.Map(offset, bytes)
-	return hookedSegment{Segment: s, hold: a.hold}, err
+	return hookedSegment{Segment: s, beforeEnd: a.beforeEnd}, err
 }
 
 type hookedSegment struct {
 	driver.Segment
-	hold func() error
+	beforeEnd func() error
 }
 
 func (s hookedSegment) Unmap() error {
-	holdErr := s.hold()
+	hookErr := s.beforeEnd()
 	unmapErr := s.Segment.Unmap()
-	return errors.Join(holdErr, unmapErr)
+	return errors.Join(hookErr, unmapErr)
 }
 
 type hookedCommunicator struct {
 	driver.Communicator
-	hold func() error
+	beforeEnd func() error
 }
 
 func (c hookedCommunicator) Register(
@@ -65,30 +74,23 @@ func (c hookedCommunicator) Register(
 	}
 
 	w, err := c.Communicator.Register(ctx, key, memory)
-	return hookedWindow{Window: w, hold: c.hold}, err
+	return hookedWindow{Window: w, beforeEnd: c.beforeEnd}, err
 }
 
+// hookedWindow is the registration of a segment with a group.
 type hookedWindow struct {
 	driver.Window
-	hold func() error
+	beforeEnd func() error
 }
 
 func (w hookedWindow) Deregister() error {
-	holdErr := w.hold()
+	hookErr := w.beforeEnd()
 	deregisterErr := w.Window.Deregister()
-	return errors.Join(holdErr, deregisterErr)
+	return errors.Join(hookErr, deregisterErr)
 }
 
-func (hookedDevice) AdoptStream(uintptr) (driver.AdoptedStream, error) {
-	return nil, ErrUnsupported
-}
-
-func (d hookedDevice) AdoptCommunicator(uintptr) (driver.AdoptedCommunicator, error) {
-	return loneCommunicator{hold: d.hold}, nil
-}
-
-// loneCommunicator simulates another library's communicator that has one rank.
-type loneCommunicator struct{ hold func() error }
+// loneCommunicator simulates a communicator of another library, with a single rank.
+type loneCommunicator struct{ beforeEnd func() error }
 
 func (loneCommunicator) Size() int { return 1 }
 
@@ -99,7 +101,7 @@ func (loneCommunicator) Exchange(_ context.Context, payload []byte) ([][]byte, e
 }
 
 func (c loneCommunicator) Register(context.Context, driver.Segment) (driver.Window, error) {
-	return hookedWindow{Window: loneWindow{}, hold: c.hold}, nil
+	return hookedWindow{Window: loneWindow{}, beforeEnd: c.beforeEnd}, nil
 }
 
 // loneWindow implements only Deregister.

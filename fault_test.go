@@ -12,10 +12,12 @@ import (
 	"symmem"
 )
 
-// If rank 2 dies, rank 1 may see the loss and rank 0 only time out. The ranks therefore exchange
-// reports and agree on one of them, the cause. symmem.Fail injects the report of one rank.
+// Ranks may see different symptoms of a fault: if rank 2 dies, rank 1 may lose a connection while
+// rank 0 only times out. The ranks exchange reports of their symptoms and agree on one report, the
+// cause. symmem.Fail injects the report of one rank.
 
-// firstCauses has one report of each type, in order of precedence (docs/reference/failures.md).
+// firstCauses lists a report of each type. If reports differ in type, the cause is the one that
+// comes first here.
 var firstCauses = []error{
 	&symmem.RankLostError{Ranks: []int{2}, InCall: "AllReduce 1"},
 	&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
@@ -62,12 +64,12 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
-		reports := []*symmem.TimeoutError{ // by rank
-			{InCall: "AllReduce 7", Missing: []int{1}, Waited: time.Second},
-			{
-				InCall: "AllGather 63, call 1 of capture 4", Missing: []int{0, 2}, Waited: time.Second,
-			},
-			{InCall: "AllReduce 7", Missing: []int{1}, Waited: time.Second},
+		const sum = "AllReduce 7"
+		const capturedGather = "AllGather 63, call 1 of capture 4" // with arbitrary numbers
+		reports := []*symmem.TimeoutError{                         // by rank
+			{InCall: sum, Missing: []int{1}, Waited: time.Second},
+			{InCall: capturedGather, Missing: []int{0, 2}, Waited: time.Second},
+			{InCall: sum, Missing: []int{1}, Waited: time.Second},
 		}
 		symmem.Fail(g, reports[r.Rank()])
 		var timeoutErr *symmem.TimeoutError
@@ -76,9 +78,9 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 		}
 
 		want := map[int]string{
-			0: "waits in AllReduce 7, for rank 1",
-			1: "waits in AllGather 63, call 1 of capture 4, for ranks 0,2",
-			2: "waits in AllReduce 7, for rank 1",
+			0: "waits in " + sum + ", for rank 1",
+			1: "waits in " + capturedGather + ", for ranks 0,2",
+			2: "waits in " + sum + ", for rank 1",
 		}
 		if !reflect.DeepEqual(timeoutErr.Activity, want) {
 			r.failf("Activity = %q, want %q", timeoutErr.Activity, want)
@@ -89,7 +91,7 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// Ranks 0 and 2 time out waiting for rank 1, which began its call too late.
+// Ranks 0 and 2 time out because rank 1 began its call too late.
 func TestLateReportOfRankWithoutTime(t *testing.T) {
 	const beganLate = "began this call when its deadline had passed or was near"
 	var texts errorTexts
@@ -116,34 +118,34 @@ func TestLateReportOfRankWithoutTime(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// Until the ranks have agreed on the cause, Err returns nil and Cause waits.
+// After a fault, Err returns nil and Cause waits until the ranks have agreed on the cause.
 func TestErrDoesNotWait(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		release := make(chan struct{})
-		symmem.HoldReports(r.Runtime, func() { <-release })
+		mayAgree := make(chan struct{})
+		symmem.HoldReports(r.Runtime, func() { <-mayAgree })
 		g := r.split(r.World(), 0)
-		r.ok(g.Cause(r.ctx)) // no fault yet
+		r.ok(g.Cause(r.ctx)) // does not wait before a fault
 		g.Abort()
 		<-g.Failing()
 		r.ok(g.Err())
-		canceled, cancel := context.WithCancel(r.ctx)
+		canceledCtx, cancel := context.WithCancel(r.ctx)
 		cancel()
-		r.wantErr(g.Cause(canceled), context.Canceled)
-		close(release) // lets the ranks agree
+		r.wantErr(g.Cause(canceledCtx), context.Canceled)
+		close(mayAgree)
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
-		r.wantErr(g.Cause(canceled), symmem.ErrAborted)
+		r.wantErr(g.Cause(canceledCtx), symmem.ErrAborted)
 		r.wantErr(g.Err(), symmem.ErrAborted)
 	})
 }
 
-// A waiting call polls Options.Interrupted, whose error ends the call and the group.
+// A waiting call polls Options.Interrupted. An error of this function ends the call and the group.
 func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 	errStop := errors.New("stop")
 	var stopRequested atomic.Bool
-	joined := make(chan struct{})
+	rank1HasGroup := make(chan struct{})
 	options := symmem.Options{Interrupted: func() error {
-		stop := stopRequested.Swap(false) // only one poll fails
-		if stop {
+		isFirstPoll := stopRequested.Swap(false) // after the request
+		if isFirstPoll {
 			return errStop
 		}
 
@@ -157,13 +159,13 @@ func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 
 		g := r.split(r.World(), 0)
 		if r.Rank() == 1 {
-			close(joined)
+			close(rank1HasGroup)
 			<-g.Ended()
 			r.wantErr(g.Err(), symmem.ErrAborted)
 			return
 		}
 
-		<-joined // an earlier stop could interrupt split
+		<-rank1HasGroup // an earlier request could interrupt split
 		stopRequested.Store(true)
 		callErr := g.Barrier(r.ctx, nil)
 		syncErr := r.DefaultStream().Synchronize(r.ctx)

@@ -17,28 +17,30 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// firstCallVariable makes this program run as one rank of the test.
+// firstCallVariable makes this program run as a rank of the test.
 const firstCallVariable = "SYMMEM_TEST_FIRST"
 
-// In the first call of a group, NCCL connects the ranks and allocates memory, which must not
-// invalidate a graph capture. NCCL_HOSTID makes NCCL treat processes of this machine as ranks on
-// several machines.
+// NCCL connects the ranks and allocates memory in the first call of a group, here during a graph
+// capture. Different values of NCCL_HOSTID make NCCL treat ranks on this machine as ranks on
+// different machines.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
-		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
+		t.Skipf("the host backend has groups on one machine only: %v", symmem.ErrUnsupported)
 	}
 
-	machines, err := strconv.Atoi(cmp.Or(os.Getenv("MACHINES"), "2"))
+	const defaultMachines = "2"
+	machines, err := strconv.Atoi(cmp.Or(os.Getenv("MACHINES"), defaultMachines))
 	if err != nil {
 		t.Fatalf("the variable MACHINES: %v", err)
 	}
 
-	ranks := min(4, availableRanks(t))
+	const maxRanks = 4
+	ranks := min(maxRanks, availableRanks(t))
 	requireRanks(t, ranks)
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	for number := range ranks {
-		machine := machines * number / ranks // for 4 ranks and 2 machines: 0, 0, 1, 1
+		machine := number * machines / ranks // 0, 0, 1, 1 for 4 ranks on 2 machines
 		c := firstCallCommand(t, store, number, ranks, machine)
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
@@ -65,7 +67,7 @@ func firstCallCommand(t *testing.T, store string, number, ranks, machine int) *e
 		fmt.Sprintf("NCCL_HOSTID=machine-%d", machine),
 		"NCCL_NET=Socket",
 	)
-	c.Stdout = &strings.Builder{} // collects the errors of the rank
+	c.Stdout = &strings.Builder{} // for the error that the rank prints
 	c.Stderr = os.Stderr
 	return c
 }
@@ -80,7 +82,7 @@ func runFirstCallProcess() (exitStatus int) {
 		Timeout: time.Minute,
 	}))
 	if err == nil {
-		captureErr := captureFirstCalls(ctx, rt)
+		captureErr := captureAllOperations(ctx, rt)
 		closeErr := rt.Close()
 		err = errors.Join(captureErr, closeErr)
 	}
@@ -93,15 +95,15 @@ func runFirstCallProcess() (exitStatus int) {
 	return 0
 }
 
-func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
+func captureAllOperations(ctx context.Context, rt *symmem.Runtime) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
 
 	const elementBytes = 4
-	const count = 1 << 16 // elements per rank
-	bytes := int64(elementBytes * count * rt.Size())
+	const count = 1 << 16                            // elements per rank, arbitrary
+	bytes := int64(elementBytes * count * rt.Size()) // for a gather
 	send, err := pool.Alloc(bytes)
 	if err != nil {
 		return err
@@ -121,18 +123,17 @@ func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 			Operation: operation, Type: symmem.Float32, Count: count, Send: send.Memory(),
 			Recv: recv.Memory(),
 		}
-		if err := captureFirstCall(ctx, rt, call); err != nil {
+		if err := captureInNewGroup(ctx, rt, call); err != nil {
 			errs = append(errs, fmt.Errorf("%v: %w", operation, err))
 		}
 	}
 
-	errs = append(errs, send.Free())
-	errs = append(errs, recv.Free())
+	errs = append(errs, send.Free(), recv.Free())
 	return errors.Join(errs...)
 }
 
-func captureFirstCall(ctx context.Context, rt *symmem.Runtime, call symmem.Call) error {
-	const color = 0 // for one group of all ranks
+func captureInNewGroup(ctx context.Context, rt *symmem.Runtime, call symmem.Call) error {
+	const color = 0 // the same on all ranks, so the group has all of them
 	g, err := rt.World().Split(ctx, color, rt.Rank())
 	if err != nil {
 		return err

@@ -9,14 +9,15 @@ import (
 	"symmem/driver"
 )
 
-// If a peer has sent a message and aborted the group, Close reports both.
+// Close reports both a message that this rank has not received and the abort by its sender.
 func TestCloseNamesFailedPeer(t *testing.T) {
 	aborted := make(chan struct{})
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		m := r.alloc(r.pool(), 4096).Memory()
 		if r.Rank() == 1 {
-			const count, receiver = 16, 0
+			const receiver = 0
+			const count = 16 // arbitrary
 			r.ok(g.Send(r.ctx, m, count, symmem.Int8, receiver, nil))
 			r.synchronize()
 			g.Abort()
@@ -33,7 +34,7 @@ func TestCloseNamesFailedPeer(t *testing.T) {
 	})
 }
 
-// After Close, the pools of both ranks allocate buffers at equal offsets again.
+// After an abort and Close, the pools of both ranks again allocate buffers at equal offsets.
 func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	aborted := make(chan struct{})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -52,18 +53,18 @@ func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	})
 }
 
-// Close aborts a collective that is queued behind other work, and releases the group's mappings,
-// which TestMain checks.
+// Close aborts a collective that is queued behind other work. TestMain checks that no mapping of
+// the group is left.
 func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireDroppedWork()
 		g := r.split(r.World(), 0)
 		m := r.memory1000(g)
 		s := r.stream()
-		release := r.hold(s)
+		releaseStream := r.hold(s)
 		r.ok(r.sum1000(g, m, s))
 		r.wantTimeout(g.Close())
-		release()
+		releaseStream()
 		r.wantErr(s.Synchronize(r.ctx), symmem.ErrClosed)
 	})
 }
@@ -71,21 +72,17 @@ func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 func TestGroupCloseWaitsForCollective(t *testing.T) {
 	runRanks(t, 2, abortable, func(r *rank) {
 		p := r.pool()
-		// The large buffer and the repetition help Close to meet a running collective.
+		// A large buffer and several attempts make it likely that Close meets a running collective.
 		b := r.alloc(p, 16*mib)
-		for range 4 {
+		const attempts = 4
+		for range attempts {
 			g := r.split(r.World(), 0)
 			r.checkSum(g, b)
 			started := make(chan struct{})
 			result := make(chan error, 1)
 			go func() {
 				close(started)
-				var err error
-				for err == nil {
-					err = r.sum(g, b)
-				}
-
-				result <- err
+				result <- sumUntilError(r, g, b)
 			}()
 			<-started
 			r.ok(g.Close())
@@ -99,12 +96,22 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 	})
 }
 
+// sumUntilError repeats an all-reduce until it fails.
+func sumUntilError(r *rank, g *symmem.Group, b symmem.Buffer) error {
+	for {
+		if err := r.sum(g, b); err != nil {
+			return err
+		}
+	}
+}
+
 // A collective fails with a DeadlockError if another rank has closed the group.
 func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	const (
 		callingRank = 0
 		idleRank    = 1
 		closingRank = 2
+		survivors   = 2
 	)
 	var texts errorTexts
 	runRanks(t, 3, abortable, func(r *rank) {
@@ -113,10 +120,7 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 		r.checkSum(g, b)
 		switch r.Rank() {
 		case callingRank:
-			var err error
-			for err == nil {
-				err = r.sum(g, b)
-			}
+			_ = sumUntilError(r, g, b) // Cause returns the error below
 		case idleRank:
 			<-g.Ended()
 		case closingRank:
@@ -131,14 +135,12 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 		}
 
 		namesClosingRank := deadlock.Activity[closingRank] != ""
-		namesOthers := len(deadlock.Activity) > 1
-		if !namesClosingRank || namesOthers {
+		if !namesClosingRank || len(deadlock.Activity) > 1 {
 			r.failf("got %v, want an error that names only rank %d", err, closingRank)
 		}
 
 		texts.add(r, err)
 	})
-	const survivors = 2
 	texts.requireSame(t, survivors)
 }
 
@@ -148,19 +150,14 @@ func TestRanksAgreeOnClosedRanks(t *testing.T) {
 	var causes errorTexts
 	runRanks(t, 3, abortable, func(r *rank) {
 		g := r.split(r.World(), 0)
-		p := r.pool()
-		b := r.alloc(p, mib)
+		b := r.alloc(r.pool(), mib)
 		r.checkSum(g, b)
 		if r.Rank() == closingRank {
 			r.ok(g.Close())
 			return
 		}
 
-		var err error
-		for err == nil {
-			err = r.sum(g, b)
-		}
-
+		err := sumUntilError(r, g, b)
 		causes.add(r, g.Cause(r.ctx))
 		var deadlock *driver.DeadlockError
 		namesClosingRank := errors.As(err, &deadlock) && deadlock.Activity[closingRank] != ""

@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-// A suspended group has released its memory, and a suspended pool the memory of its buffers.
+// Group.Suspend releases the memory of a group, and Pool.Suspend the memory of the pool's buffers.
 
 // suspendGroup must be called on all ranks.
 func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
@@ -72,7 +72,7 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 			replayGraph(r, sumGraph)
 			r.checkAll(b, sum)
 			replayGraph(r, exchangeGraph)
-			r.checkAll(b, sum) // both ranks have sent the sum
+			r.checkAll(b, sum) // unchanged: each rank received the sum from its peer
 		}
 
 		r.checkSum(w, b)
@@ -98,9 +98,9 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 		barrierGraph := r.capture(func(s *symmem.Stream) { r.ok(g.Barrier(r.ctx, s)) })
 		suspendGroup(r, g)
 		_, err := g.Suspend(r.ctx)
-		r.ok(err) // a second Suspend does nothing
+		r.ok(err) // Suspend may be repeated
 
-		r.alloc(p, 8*mib) // in a new segment, which is not registered yet
+		r.alloc(p, 8*mib) // in a new segment, so that Register has work
 		const advice = "call its Resume on every rank"
 		refusals := map[string]error{
 			"AllReduce": r.sum(g, b),
@@ -122,7 +122,7 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 		r.ok(g.Check(r.ctx))
 		r.ok(g.Agree(r.ctx, "value", 1))
 		resumeGroup(r, g)
-		r.ok(g.Resume(r.ctx)) // does nothing
+		r.ok(g.Resume(r.ctx)) // Resume may be repeated
 		r.checkSum(g, b)
 		r.ok(barrierGraph.Launch(s))
 		r.synchronize()
@@ -135,7 +135,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 		w := r.World()
 		s := r.DefaultStream()
 		m := r.unregistered(mib)
-		const short, long = 10, 100 << 10 // elements; backends may treat them differently
+		const short, long = 10, 100 << 10 // elements, which backends may send in different ways
 		for _, count := range []int64{short, long} {
 			if r.Rank() == 0 {
 				r.ok(w.Send(r.ctx, m, count, symmem.Float32, 1, s))
@@ -144,7 +144,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 
 			_, err := w.Suspend(r.ctx)
 			r.wantErr(err, symmem.ErrBusy)
-			if count == short { // texts expects one error per rank
+			if count == short { // texts keeps only one error per rank
 				texts.add(r, err)
 			}
 
@@ -163,7 +163,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	}
 }
 
-// After a suspended group has been closed, the world can still use the memory.
+// The world can still use memory that was registered with a suspended and closed group.
 func TestSuspendedGroupCloses(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for _, suspendsPool := range []bool{false, true} {

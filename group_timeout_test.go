@@ -11,9 +11,15 @@ import (
 
 const groupLateRank = 1 // makes none of the groupCalls
 
+const (
+	longTimeout  = time.Hour              // for creating a group, even on a busy machine
+	shortTimeout = 300 * time.Millisecond // for groupCalls
+)
+
+// groupCalls wait for groupLateRank.
 var groupCalls = map[string]func(r *rank, g *symmem.Group) error{
 	"AllReduce": func(r *rank, g *symmem.Group) error {
-		const count = 1
+		const count = 1 // arbitrary
 		m := r.alloc(r.pool(), 4096).Memory()
 		err := g.AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 		return joinSyncError(r, err)
@@ -24,23 +30,18 @@ var groupCalls = map[string]func(r *rank, g *symmem.Group) error{
 	"Agree": func(r *rank, g *symmem.Group) error { return g.Agree(r.ctx, "step", 1) },
 	"Check": func(r *rank, g *symmem.Group) error { return g.Check(r.ctx) },
 	"Recv": func(r *rank, g *symmem.Group) error {
-		const count = 1
+		const count = 1 // arbitrary
 		m := r.alloc(r.pool(), 4096).Memory()
 		err := g.Recv(r.ctx, m, count, symmem.Float32, groupLateRank, nil)
 		return joinSyncError(r, err)
 	},
 }
 
-// joinSyncError waits for the queued call and returns both errors.
+// joinSyncError waits until the stream is idle and joins callErr with an error of queued work.
 func joinSyncError(r *rank, callErr error) error {
 	syncErr := r.DefaultStream().Synchronize(r.ctx)
 	return errors.Join(callErr, syncErr)
 }
-
-const (
-	longTimeout  = time.Hour              // for creating a group, even on a busy machine
-	shortTimeout = 300 * time.Millisecond // for groupCalls
-)
 
 // groupCreators create a group with longTimeout.
 var groupCreators = map[string]func(r *rank) (*symmem.Group, error){
@@ -72,7 +73,7 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 		for creation, createGroup := range groupCreators {
 			t.Run(name+", "+creation, func(t *testing.T) {
 				errorReported := make(chan struct{})
-				worldOptions := symmem.Options{Timeout: 2 * longTimeout}
+				worldOptions := symmem.Options{Timeout: 2 * longTimeout} // not used by the group
 				runRanks(t, 2, worldOptions, func(r *rank) {
 					g, err := createGroup(r)
 					r.ok(err)
@@ -94,7 +95,7 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	}
 }
 
-// GroupOptions.Timeout already limits the join.
+// GroupOptions.Timeout also limits JoinWith itself.
 func TestJoinTimeoutNamesLateRank(t *testing.T) {
 	const lateRank = 2
 	errorReported := make(chan struct{})
@@ -122,7 +123,7 @@ func TestJoinTimeoutNamesLateRank(t *testing.T) {
 // Zero is valid only in GroupOptions, where it selects the default.
 func TestInvalidGroupTimeouts(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		options := symmem.GroupOptions{Timeout: -1}
+		options := symmem.GroupOptions{Timeout: -time.Second}
 		_, err := r.JoinWith(r.ctx, "negative", []int{0}, options)
 		r.wantErr(err, symmem.ErrInvalid)
 		for _, d := range []time.Duration{0, -time.Second} {
@@ -131,12 +132,13 @@ func TestInvalidGroupTimeouts(t *testing.T) {
 	})
 }
 
-// The timeout also limits requests to the store of rank 0, through which ranks find each other.
+// GroupOptions.Timeout also limits requests to the store, a server on rank 0 by which ranks find
+// each other.
 func TestJoinTimeoutCoversStore(t *testing.T) {
 	const worldTimeout, groupTimeout = time.Minute, 20 * time.Millisecond
 	runRanks(t, 2, symmem.Options{Timeout: worldTimeout}, func(r *rank) {
 		if r.Rank() == 0 {
-			return
+			return // never joins
 		}
 
 		symmem.StallStore(r.Runtime)
@@ -144,7 +146,7 @@ func TestJoinTimeoutCoversStore(t *testing.T) {
 		_, err := r.JoinWith(r.ctx, "short", []int{0, 1}, options)
 		var timeoutErr *symmem.TimeoutError
 		if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{0}) {
-			r.failf("JoinWith() = %v; want a TimeoutError that names rank 0", err)
+			r.failf("JoinWith = %v; want a TimeoutError that names rank 0", err)
 		}
 
 		if timeoutErr.Waited >= worldTimeout {

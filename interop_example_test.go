@@ -8,7 +8,8 @@ import (
 	"symmem"
 )
 
-// The program adopts a stream of another library, and forgets it before the library destroys it.
+// AdoptStream makes a stream of another library usable here. The program must forget the stream
+// before that library destroys it.
 func ExampleInterop_AdoptStream() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		const handle = 0x5eed // a cudaStream_t on GPUs, an arbitrary number on the host
@@ -28,39 +29,39 @@ func ExampleInterop_AdoptStream() {
 			return err
 		}
 
-		const bytes = 8 // of one int64
-		m, err := interop.Memory(tensor.Address(), bytes)
+		const count, elementBytes = 1, 8 // of int64
+		m, err := interop.Memory(tensor.Address(), count*elementBytes)
 		if err != nil {
 			return err
 		}
 
-		v := []int64{int64(rt.Rank() + 1)}
+		numbers := []int64{int64(rt.Rank() + 1)}
 		if err := errors.Join(
-			s.Copy(m, symmem.Host(v)),
-			rt.World().AllReduce(ctx, m, m, 1, symmem.Int64, symmem.Sum, s),
-			s.Copy(symmem.Host(v), m),
+			s.Copy(m, symmem.Host(numbers)),
+			rt.World().AllReduce(ctx, m, m, count, symmem.Int64, symmem.Sum, s),
+			s.Copy(symmem.Host(numbers), m),
 			s.Synchronize(ctx),
 		); err != nil {
 			return err
 		}
 
 		if rt.Rank() == 0 {
-			fmt.Println(v[0], interop.IsCapturing(handle))
+			fmt.Printf("sum %d, capturing %t\n", numbers[0], interop.IsCapturing(handle))
 		}
 
 		return tensor.Free()
 	})
-	// Output: 3 false
+	// Output: sum 3, capturing false
 }
 
-// A binding of another language passes a Call with the arguments, and a site: the file and line of
-// the caller. If the ranks make different calls, the error names their sites.
+// A binding for another language passes the arguments as a Call, and the file and line of its
+// caller as a site. If ranks make different calls, the error names the site of each rank.
 func ExampleInterop_Do() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		m := symmem.Host(make([]float32, 2))
 		interop := rt.Interop()
-		site := interop.Site(fmt.Sprintf("model.py:%d", 10+rt.Rank()))
-		interop = interop.At(site)
+		line := 10 + rt.Rank() // arbitrary, but different on each rank
+		interop = interop.At(interop.Site(fmt.Sprintf("model.py:%d", line)))
 		call := symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.Sum,
 			Count: int64(1 + rt.Rank()), // differs between the ranks
@@ -75,9 +76,9 @@ func ExampleInterop_Do() {
 		}
 
 		if rt.Rank() == 0 {
-			sides := divergence.Ranks()
+			sidesByRank := divergence.Ranks()
 			for rank := range rt.Size() {
-				fmt.Println(rank, sides[rank].Site)
+				fmt.Println(rank, sidesByRank[rank].Site)
 			}
 		}
 

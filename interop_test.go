@@ -19,20 +19,21 @@ import (
 // A ValueCall combines a number or a text of each rank.
 func TestCallValuesMatchMethods(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		me := int64(r.Rank()) // 0 or 1
+		me := int64(r.Rank())
+		zeroOrFive, fiveOrSix, threeOrFour := 5*me, 5+me, 3+me // by rank
 		for _, row := range []struct {
 			operation symmem.ValueOperation
 			value     int64
-			text      string // for the operations on texts
-			want      int64  // 0 for texts; Any and All return 0 or 1
+			text      string // for ValueAgreeString and ValueStep, which return 0
+			want      int64
 		}{
 			{operation: symmem.ValueAgree, value: 7, want: 7},
-			{operation: symmem.ValueAny, value: 5 * me, want: 1}, // 0 and 5
-			{operation: symmem.ValueAll, value: 5 * me, want: 0}, // 0 and 5
-			{operation: symmem.ValueAll, value: 5 + me, want: 1},
-			{operation: symmem.ValueMin, value: 3 + me, want: 3},
-			{operation: symmem.ValueMax, value: 3 + me, want: 4},
-			{operation: symmem.ValueSum, value: 3 + me, want: 3 + 4},
+			{operation: symmem.ValueAny, value: zeroOrFive, want: 1},
+			{operation: symmem.ValueAll, value: zeroOrFive, want: 0},
+			{operation: symmem.ValueAll, value: fiveOrSix, want: 1},
+			{operation: symmem.ValueMin, value: threeOrFour, want: 3},
+			{operation: symmem.ValueMax, value: threeOrFour, want: 4},
+			{operation: symmem.ValueSum, value: threeOrFour, want: 3 + 4},
 			{operation: symmem.ValueAgreeString, text: "8 experts", want: 0},
 			{operation: symmem.ValueStep, text: "decode", want: 0},
 		} {
@@ -70,8 +71,7 @@ func TestValueCallsAreChecked(t *testing.T) {
 	})
 }
 
-// PremulSum multiplies each number by a factor. Factor 0.5 is repeated to check that the group does
-// not confuse cached plans of different factors.
+// PremulSum multiplies each number by a factor before it adds the numbers of all ranks.
 func TestPremulSum(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -81,9 +81,10 @@ func TestPremulSum(t *testing.T) {
 		recv, err := r.window(p, 4096).Memory().Slice(0, bytes)
 		r.ok(err)
 		inputs := [][]float32{{1, 0}, {2, 4}} // by rank
+		const root = 1
+		const unchanged = -1 // an element that the operation does not write
+		// The second 0.5 detects a cached plan that has kept the wrong factor.
 		for _, factor := range []float64{0.5, -0.25, 0.5} {
-			const root = 1
-			const unchanged = -1
 			f := float32(factor)
 			sums := []float32{(1 + 2) * f, (0 + 4) * f}
 			scattered := [][]float32{{sums[0], unchanged}, {sums[1], unchanged}} // by rank
@@ -112,7 +113,7 @@ func TestPremulSum(t *testing.T) {
 	})
 }
 
-// Other reductions accept no factor.
+// PremulSum needs a finite factor other than 0, and other reductions accept no factor.
 func TestPremulSumNeedsFactor(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		const count = 2
@@ -155,13 +156,14 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		const validLength, invalidLength = 8, 7 // a row has a multiple of 8 elements
-		const bytes = 2 * validLength           // of a row of bfloat16, the default type
-		m := r.unregistered(bytes)
+		const validLength, invalidLength = 8, 7 // lengths must be multiples of 8 elements
+		const elementBytes = 2                  // of bfloat16, the default type
+		const rowBytes = elementBytes * validLength
+		m := r.unregistered(rowBytes)
 		for _, length := range []int64{validLength, invalidLength} {
 			args := symmem.NormArgs{
-				Input: m, Output: m, Residual: r.unregistered(bytes), Weight: r.unregistered(bytes),
-				Rows: 1, Hidden: length,
+				Input: m, Output: m, Residual: r.unregistered(rowBytes),
+				Weight: r.unregistered(rowBytes), Rows: 1, Hidden: length,
 			}
 			want := r.World().AllReduceRMSNorm(r.ctx, args, nil)
 			got := r.Interop().Do(r.ctx, r.World(), symmem.Call{
@@ -176,22 +178,18 @@ func TestNormCallMatchesMethod(t *testing.T) {
 	})
 }
 
-// GPU kernels poll the stop word of a group, which becomes nonzero when the group fails.
+// When a group fails, its stop word becomes nonzero. GPU kernels poll this word.
 func TestStopWord(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		address := r.Interop().StopWord(g)
-		isHost := r.Device().Addressable
-		if isHost {
-			if address != 0 {
-				r.failf("StopWord = %#x on the host backend, want 0", address)
-			}
-
-			return
+		hasGPU := !r.Device().Addressable
+		if hasStopWord := address != 0; hasStopWord != hasGPU {
+			r.failf("StopWord = %#x, want an address on a GPU and 0 on the host backend", address)
 		}
 
-		if address == 0 {
-			r.failf("StopWord = 0, want an address")
+		if !hasGPU {
+			return
 		}
 
 		g.Abort()

@@ -18,8 +18,8 @@ import (
 
 const (
 	warnDelay    = 20 * time.Millisecond // before the first warning
-	warningCount = 4                     // proves that warnings are repeated
-	manyWarnings = 1000                  // channel capacity with which OnLate never blocks
+	warningCount = 4                     // more than one, because warnings must repeat
+	manyWarnings = 1000                  // the capacity of a channel that OnLate does not fill
 )
 
 func TestLateRankIsReportedDuringWait(t *testing.T) {
@@ -47,28 +47,32 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 	}
 }
 
-// awaitWorldWarnings checks warnings until warningCount of them name this rank.
+// awaitWorldWarnings checks warnings until warningCount of them list this rank. On a busy machine,
+// other ranks may be late, too.
 func awaitWorldWarnings(r *rank, warnings <-chan symmem.LateWarning) {
-	for namingThisRank := 0; namingThisRank < warningCount; {
+	for listingThisRank := 0; listingThisRank < warningCount; {
 		w := <-warnings
-		isConnecting := strings.HasPrefix(w.InCall, "joining ")
-		if isConnecting { // before the call under test
-			continue
+		opensWorld := strings.HasPrefix(w.InCall, "joining ")
+		if opensWorld {
+			continue // the call under test comes later
 		}
 
-		if w.Group != "world" || w.InCall == "" || w.Waited < warnDelay {
-			r.failf("got the warning %+v, want a call in the world that has waited %v or longer", w,
-				warnDelay)
+		checkWorldWarning(r, w)
+		if slices.Contains(w.Ranks, r.Rank()) {
+			listingThisRank++
 		}
+	}
+}
 
-		firstLate := w.Ranks[0]
-		if w.Activity[firstLate] == "" {
-			r.failf("got the warning %+v, want one with the activity of rank %d", w, firstLate)
-		}
+func checkWorldWarning(r *rank, w symmem.LateWarning) {
+	if w.Group != "world" || w.InCall == "" || w.Waited < warnDelay {
+		r.failf("got the warning %+v, want a call in the world that has waited %v or longer", w,
+			warnDelay)
+	}
 
-		if slices.Contains(w.Ranks, r.Rank()) { // on a busy machine, other ranks may be late
-			namingThisRank++
-		}
+	firstLate := w.Ranks[0]
+	if w.Activity[firstLate] == "" {
+		r.failf("got the warning %+v, want one with the activity of rank %d", w, firstLate)
 	}
 }
 
@@ -93,18 +97,15 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	})
 }
 
-// awaitJoinWarnings awaits warningCount warnings that name only this rank.
+// awaitJoinWarnings awaits warningCount warnings that list only this rank.
 func awaitJoinWarnings(r *rank, warnings <-chan symmem.LateWarning) {
-	w := <-warnings
-	for len(w.Ranks) > 1 {
-		w = <-warnings // on a busy machine, another rank may be late, too
-	}
-
-	for n := range warningCount {
-		if n > 0 {
-			w = <-warnings
+	for checked := 0; checked < warningCount; {
+		w := <-warnings
+		if checked == 0 && len(w.Ranks) > 1 {
+			continue // on a busy machine, another rank may be late at first
 		}
 
+		checked++
 		if !slices.Equal(w.Ranks, []int{r.Rank()}) || w.Waited < warnDelay {
 			r.failf("got the warning %+v, want only rank %d and a wait of at least %v", w, r.Rank(),
 				warnDelay)
@@ -116,7 +117,7 @@ func awaitJoinWarnings(r *rank, warnings <-chan symmem.LateWarning) {
 type safeBuffer struct {
 	mu      sync.Mutex
 	text    bytes.Buffer  // guarded by mu
-	written chan struct{} // signals new text
+	written chan struct{} // signals new text, with a capacity of 1
 }
 
 func (b *safeBuffer) Write(p []byte) (int, error) {
@@ -124,7 +125,7 @@ func (b *safeBuffer) Write(p []byte) (int, error) {
 	defer b.mu.Unlock()
 	select {
 	case b.written <- struct{}{}:
-	default: // already signaled
+	default: // an earlier signal has not been received
 	}
 
 	return b.text.Write(p)
@@ -158,21 +159,21 @@ func TestLateWarningsAreLogged(t *testing.T) {
 	}
 }
 
-// sharedDeadline lets the waits of all ranks time out at the first warning for which ends returns
-// true. A fixed deadline could expire too early on a busy machine.
+// sharedDeadline expires on all ranks at the first warning for which expiresAt returns true. A time
+// limit could expire too early on a busy machine.
 type sharedDeadline struct {
-	ends    func(w symmem.LateWarning) bool
-	once    sync.Once // closes expired
-	expired chan struct{}
+	expiresAt func(w symmem.LateWarning) bool
+	once      sync.Once // closes expired
+	expired   chan struct{}
 }
 
-func newSharedDeadline(ends func(w symmem.LateWarning) bool) *sharedDeadline {
-	return &sharedDeadline{ends: ends, expired: make(chan struct{})}
+func newSharedDeadline(expiresAt func(w symmem.LateWarning) bool) *sharedDeadline {
+	return &sharedDeadline{expiresAt: expiresAt, expired: make(chan struct{})}
 }
 
 func (s *sharedDeadline) options() symmem.Options {
 	return symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
-		if s.ends(w) {
+		if s.expiresAt(w) {
 			s.once.Do(func() { close(s.expired) })
 		}
 	}}
@@ -182,8 +183,8 @@ func (s *sharedDeadline) context(r *rank) context.Context {
 	return deadlineContext{r.ctx, s.expired}
 }
 
-// deadlineContext ends with context.DeadlineExceeded when expired is closed, but not when the
-// embedded context ends.
+// deadlineContext ends only when expired is closed, and then returns context.DeadlineExceeded. The
+// embedded context provides values.
 type deadlineContext struct {
 	context.Context
 	expired <-chan struct{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -20,8 +21,13 @@ const leavingTimeout = time.Minute
 // newStoreAddress returns a unique address where ranks find each other.
 func newStoreAddress() string { return "unix:@symmem-test-" + rand.Text() }
 
-// Ranks 0 and 1 name only rank 2, which makes no call, whichever of them times out first. Rank 0
-// serves the store.
+const (
+	absentWorld = 3 // number of ranks
+	absentRank  = 2 // connects to the store and makes no call
+)
+
+// Ranks 0 and 1 open a world that needs absentRank. Both errors name only absentRank, no matter
+// which rank times out first.
 func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	t.Parallel()
 	requireRanks(t, absentWorld)
@@ -29,7 +35,7 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 		name      string
 		firstRank int // the rank that times out first
 	}{
-		{name: "store's rank times out first", firstRank: 0},
+		{name: "store's rank times out first", firstRank: 0}, // rank 0 serves the store
 		{name: "store's rank times out last", firstRank: 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -39,11 +45,6 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	}
 }
 
-const (
-	absentWorld = 3 // number of ranks
-	absentRank  = 2
-)
-
 // checkAbsentRank opens a world on ranks 0 and 1, with a much shorter timeout on firstRank.
 func checkAbsentRank(t *testing.T, firstRank int) {
 	t.Helper()
@@ -51,7 +52,8 @@ func checkAbsentRank(t *testing.T, firstRank int) {
 	leave := make(chan struct{})
 	absentRankClosed := startConnectedRank(t, store, absentRank, absentWorld, leave)
 	const firstTimeout = 5 * time.Second // long enough for the ranks to connect
-	errs := make([]error, absentRank)    // of ranks 0 and 1
+	const openingRanks = 2               // ranks 0 and 1
+	errs := make([]error, openingRanks)
 	var opening sync.WaitGroup
 	begin := time.Now()
 	for r := range errs {
@@ -68,13 +70,13 @@ func checkAbsentRank(t *testing.T, firstRank int) {
 			}
 
 			if r == 1 {
-				close(leave)
+				close(leave) // absentRank waits for rank 0, too
 			}
 		})
 	}
 
 	opening.Wait()
-	const limit = leavingTimeout / 2 // the first timeout ends Open on both ranks
+	const limit = leavingTimeout / 2 // firstTimeout ends Open on both ranks
 	if took := time.Since(begin); took > limit {
 		t.Errorf("Open took %v, want at most %v", took, limit)
 	}
@@ -107,7 +109,7 @@ func startConnectedRank(
 	return result
 }
 
-// runConnectedRank stays connected until leave is closed and rank 0 has ended.
+// runConnectedRank stays connected to the store until leave is closed and rank 0 has ended.
 func runConnectedRank(
 	ctx context.Context, store string, number, size int, leave <-chan struct{},
 ) error {
@@ -144,11 +146,12 @@ func TestClosedRankIsNotReportedDead(t *testing.T) {
 	var lost *symmem.RankLostError
 	if !errors.As(err, &lost) || !lost.Left || !slices.Equal(lost.Ranks, []int{1}) {
 		t.Errorf("got %v, want a RankLostError that says that rank 1 has closed", err)
-	} else {
-		for _, wrong := range []string{"has ended", "lost"} { // say that rank 1 has died
-			if strings.Contains(err.Error(), wrong) {
-				t.Errorf("got error %q, want one without %q", err, wrong)
-			}
+	}
+
+	text := fmt.Sprint(err)
+	for _, wordsOfDeath := range []string{"has ended", "lost"} {
+		if strings.Contains(text, wordsOfDeath) {
+			t.Errorf("got error %q, want one without %q", text, wordsOfDeath)
 		}
 	}
 
@@ -157,7 +160,7 @@ func TestClosedRankIsNotReportedDead(t *testing.T) {
 	}
 }
 
-// openStoreRanks opens a world. The caller must close the Runtimes.
+// openStoreRanks opens a world whose Runtimes the caller must close.
 func openStoreRanks(t *testing.T, ranks int) []*symmem.Runtime {
 	t.Helper()
 	store := newStoreAddress()

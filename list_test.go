@@ -12,13 +12,13 @@ import (
 	"symmem/driver"
 )
 
-// A Call with further calls in its field More is a list, which one Do runs as a whole.
+// A Call and the calls in its field More form a list, which a single Do runs.
 
-// newListCall returns a list of three calls and a check of their results. u.part(src, dst, n)
-// returns the n numbers that rank src contributes to rank dst, which increase with src.
+// newListCall returns a list of three calls and a check of their results. The n numbers that rank
+// src contributes to rank dst are u.part(src, dst, n). They increase with src.
 func newListCall(u *unevenCall) (call symmem.Call, check func()) {
 	me := u.Rank()
-	n := u.counts[0] + 1 // never 0
+	n := u.counts[0] + 1 // at least 1
 
 	// In the all-reduce, all ranks contribute equal numbers.
 	sum := u.allocateFilled(u.part(0, 0, n))
@@ -66,7 +66,7 @@ func TestListOfCalls(t *testing.T) {
 		unregistered := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
 		pools := []*symmem.Pool{registered, unregistered}
 		for range 10 {
-			limits := []int{4, 100, 3000, 100_000} // favors small counts
+			limits := []int{4, 100, 3000, 100_000} // arbitrary, for many small counts
 			limit := limits[draw.IntN(len(limits))]
 			n := int64(draw.IntN(limit))
 			pool := pools[draw.IntN(len(pools))]
@@ -104,7 +104,8 @@ func TestCapturedListOfCalls(t *testing.T) {
 		r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
 		g, err := r.DefaultStream().EndCapture()
 		r.ok(err)
-		for range 3 {
+		const replays = 3
+		for range replays {
 			r.fill(b, float32(1+r.Rank()))
 			r.ok(g.Launch(r.DefaultStream()))
 			r.checkAll(b, 1+2) // the values of ranks 0 and 1
@@ -165,14 +166,14 @@ func TestInvalidListsAreRefused(t *testing.T) {
 			}
 		}
 
-		// A queued call of a refused list could make this one fail.
+		// The next call could fail if a refused list had queued a call.
 		r.ok(r.Interop().Do(r.ctx, r.World(), sum, nil))
 		r.synchronize()
 	})
 }
 
-// The path choice of the first call applies to the whole list. Here, a large gather cannot take the
-// direct path.
+// The first call chooses the path of the whole list. checkSmallExchange refuses the direct path to
+// the large gather.
 func TestPathOfListIsKept(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
 		var noWindowCheck func(*driver.Call) error // keeps the limits of the window path
@@ -187,14 +188,15 @@ func TestPathOfListIsKept(t *testing.T) {
 				Splits: &symmem.Splits{RecvCounts: []int64{bytesPerRank, bytesPerRank}},
 			}
 		}
+		// PathDefault follows the largest call. PathDirect affects only the calls that support it.
 		for _, row := range []struct {
 			choice    symmem.PathChoice
 			wantSmall string
 			wantLarge string
 		}{
-			{choice: symmem.PathDefault, wantSmall: "plain", wantLarge: "plain"}, // as the largest call
+			{choice: symmem.PathDefault, wantSmall: "plain", wantLarge: "plain"},
 			{choice: symmem.PathPlain, wantSmall: "plain", wantLarge: "plain"},
-			{choice: symmem.PathDirect, wantSmall: "direct", wantLarge: "plain"}, // direct if possible
+			{choice: symmem.PathDirect, wantSmall: "direct", wantLarge: "plain"},
 		} {
 			call := gather(smallBytes)
 			call.Path = row.choice
@@ -206,7 +208,7 @@ func TestPathOfListIsKept(t *testing.T) {
 				r.failf("paths of a list with path %v = %v, want %v", row.choice, paths, want)
 			}
 
-			call.More[0].Path = symmem.PathWindow // only the first call may choose
+			call.More[0].Path = symmem.PathWindow // which only the first call may set
 			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 		}
 	})
@@ -220,7 +222,7 @@ func TestLongListsThatDifferAtTheEndDiverge(t *testing.T) {
 		}
 		last := call
 		last.Count = 5 + int64(r.Rank()) // differs between the ranks
-		const middleCalls = 50
+		const middleCalls = 50           // too many for the error to list
 		call.More = append(slices.Repeat([]symmem.Call{call}, middleCalls), last)
 		err := r.Interop().Do(r.ctx, r.World(), call, nil)
 		d := r.wantDivergence(err)
