@@ -14,45 +14,66 @@ import (
 
 // A Call and the calls in its field More form a list, which a single Do runs.
 
-// newListCall returns a list of three calls and a check of their results. The n numbers that rank
-// src contributes to rank dst are u.part(src, dst, n). They increase with src.
+// newListCall returns a list of three calls and a function that checks the results.
+//
+// u.part(src, dst, n) returns the n numbers that rank src contributes to rank dst. They increase
+// with src.
 func newListCall(u *unevenCall) (call symmem.Call, check func()) {
-	me := u.Rank()
 	n := u.counts[0] + 1 // at least 1
+	sum, checkSum := newListSum(u, n)
+	gather, checkGather := newListGather(u)
+	maxima, checkMaxima := newListMaxima(u, n)
+	call = sum
+	call.More = []symmem.Call{gather, maxima}
+	return call, func() {
+		checkSum()
+		checkGather()
+		checkMaxima()
+	}
+}
 
-	// In the all-reduce, all ranks contribute equal numbers.
-	sum := u.allocateFilled(u.part(0, 0, n))
+// newListSum returns an all-reduce in place, to which all ranks contribute equal numbers.
+func newListSum(u *unevenCall, n int64) (call symmem.Call, check func()) {
+	memory := u.allocateFilled(u.part(0, 0, n))
+	call = symmem.Call{
+		Operation: symmem.OpAllReduce, Type: symmem.Int32, Op: symmem.Sum, Count: n,
+		Send: memory, Recv: memory,
+	}
+	return call, func() {
+		want := u.part(0, 0, n)
+		for i := range want {
+			want[i] *= int32(u.Size())
+		}
 
-	// In the gather, rank r contributes counts[r] numbers.
+		u.check("AllReduce", memory, want)
+	}
+}
+
+// newListGather returns a gather of counts[r] numbers from each rank r.
+func newListGather(u *unevenCall) (call symmem.Call, check func()) {
+	me := u.Rank()
 	contribution := u.allocateFilled(u.part(me, 0, u.counts[me]))
-	wantGathered := u.joinParts(func(src int) []int32 { return u.part(src, 0, u.counts[src]) })
-	gathered := u.allocateFilled(make([]int32, len(wantGathered)))
-	gather := symmem.Call{
+	want := u.joinParts(func(src int) []int32 { return u.part(src, 0, u.counts[src]) })
+	gathered := u.allocateFilled(make([]int32, len(want)))
+	call = symmem.Call{
 		Operation: symmem.OpAllGatherV, Type: symmem.Int32, Send: contribution, Recv: gathered,
 		Splits: &symmem.Splits{RecvCounts: u.counts},
 	}
+	return call, func() { u.check("AllGatherV", gathered, want) }
+}
 
-	scattered := u.allocateFilled(
+// newListMaxima returns a reduce-scatter of n maxima to each rank.
+func newListMaxima(u *unevenCall, n int64) (call symmem.Call, check func()) {
+	me := u.Rank()
+	contribution := u.allocateFilled(
 		u.joinParts(func(dst int) []int32 { return u.part(me, dst, n) }))
 	maxima := u.allocateFilled(make([]int32, n))
-	reduceScatter := symmem.Call{
-		Operation: symmem.OpReduceScatter, Type: symmem.Int32, Op: symmem.Max, Count: n,
-		Send: scattered, Recv: maxima,
-	}
-
 	call = symmem.Call{
-		Operation: symmem.OpAllReduce, Type: symmem.Int32, Op: symmem.Sum, Count: n,
-		Send: sum, Recv: sum, More: []symmem.Call{gather, reduceScatter},
+		Operation: symmem.OpReduceScatter, Type: symmem.Int32, Op: symmem.Max, Count: n,
+		Send: contribution, Recv: maxima,
 	}
 	return call, func() {
-		wantSum := u.part(0, 0, n)
-		for i := range wantSum {
-			wantSum[i] *= int32(u.Size())
-		}
-
-		u.check("AllReduce", sum, wantSum)
-		u.check("AllGatherV", gathered, wantGathered)
-		lastRank := u.Size() - 1 // contributes the maxima
+		lastRank := u.Size() - 1 // contributes the largest numbers
 		u.check("ReduceScatter", maxima, u.part(lastRank, me, n))
 	}
 }

@@ -27,7 +27,7 @@ const watchedVariable = "SYMMEM_TEST_WATCHED"
 
 const noToken = "" // metrics need no access token
 
-// runWatchedRank repeats a barrier until a rank is lost, then waits until its input is closed.
+// runWatchedRank repeats a barrier until a rank is lost, then waits for the end of its input.
 func runWatchedRank() (exitStatus int) {
 	// rankCommand has set both variables to integers.
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
@@ -43,15 +43,20 @@ func runWatchedRank() (exitStatus int) {
 	}
 
 	for err == nil {
-		err = rt.World().Barrier(ctx, nil)
-		if err == nil {
-			err = rt.DefaultStream().Synchronize(ctx)
-		}
+		err = meetOtherRanks(ctx, rt)
 	}
 
 	_, _ = io.Copy(io.Discard, os.Stdin) // an error ends the wait, too
 	rt.Close()                           // returns the loss again
 	return 0
+}
+
+func meetOtherRanks(ctx context.Context, rt *symmem.Runtime) error {
+	if err := rt.World().Barrier(ctx, nil); err != nil {
+		return err
+	}
+
+	return rt.DefaultStream().Synchronize(ctx)
 }
 
 func fetch(address, path, token string) (string, error) {
@@ -77,7 +82,7 @@ func fetch(address, path, token string) (string, error) {
 	return string(body), err
 }
 
-// answeringRanks lists the ranks whose state is in view.
+// answeringRanks lists the ranks that have sent their state for the view.
 func answeringRanks(view live.Machine) (ranks []int) {
 	for i := range view.Ranks {
 		if r := &view.Ranks[i]; r.Error == "" {
@@ -114,7 +119,7 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 
 	const lastRank = lostRanks - 1
 	var token string
-	for server := range lostRanks { // earlier ranks have been killed
+	for server := range lostRanks { // the ranks before server have been killed
 		token = awaitView(t, address, server, token)
 		checkMetrics(t, address, server)
 		if server < lastRank {
@@ -133,31 +138,32 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	}
 }
 
-// awaitView waits until rank server serves a view of the remaining ranks, and returns the current
-// access token.
-func awaitView(t *testing.T, address string, server int, token string) string {
+// awaitView waits until rank server serves a view of the remaining ranks. It returns the latest
+// access token, which may be previousToken.
+func awaitView(
+	t *testing.T, address string, server int, previousToken string,
+) (token string) {
 	t.Helper()
+	token = previousToken
 	allRanks := []int{0, 1, 2}
 	remaining := allRanks[server:]
 	await(t, fmt.Sprintf("rank %d serves ranks %v", server, remaining), func() bool {
-		token = jobToken(token)
+		token = latestToken(token)
 		text, err := fetch(address, "/debug/symmem", token)
 		var view live.Machine
 		if err != nil || json.Unmarshal([]byte(text), &view) != nil {
 			return false
 		}
 
-		hasLoss := server > 0
-		if hasLoss && !strings.Contains(faults(view), "lost") {
-			return false
-		}
-
-		return view.ServedBy == server && slices.Equal(answeringRanks(view), remaining)
+		lossExpected := server > 0
+		showsLoss := strings.Contains(faults(view), "lost")
+		return (showsLoss || !lossExpected) && view.ServedBy == server &&
+			slices.Equal(answeringRanks(view), remaining)
 	})
 	return token
 }
 
-// checkMetrics requires metrics that show only the ranks before server as down.
+// checkMetrics requires metrics that show the ranks before server as down, and the others as up.
 func checkMetrics(t *testing.T, address string, server int) {
 	t.Helper()
 	metrics, err := fetch(address, "/metrics", noToken)
@@ -179,8 +185,9 @@ func checkMetrics(t *testing.T, address string, server int) {
 	}
 }
 
-// jobToken returns the access token of the only job, or earlier if there is none now.
-func jobToken(earlier string) string {
+// latestToken returns the access token of the only job. While no rank serves the job, it returns
+// previous.
+func latestToken(previous string) string {
 	jobs, _ := live.Jobs(live.Root()) // empty after an error
 	for _, job := range jobs {
 		if found, err := live.Token(job); err == nil {
@@ -188,11 +195,13 @@ func jobToken(earlier string) string {
 		}
 	}
 
-	return earlier
+	return previous
 }
 
-// startWatchedRank starts a process, which exits when the Closer is closed.
-func startWatchedRank(t *testing.T, store, address string, number int) (*exec.Cmd, io.Closer) {
+// startWatchedRank starts the process of a rank. It exits after its input has been closed.
+func startWatchedRank(
+	t *testing.T, store, address string, number int,
+) (process *exec.Cmd, input io.Closer) {
 	t.Helper()
 	const noRound = "" // rounds are for other tests
 	const noVictim = -1

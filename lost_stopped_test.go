@@ -19,13 +19,20 @@ import (
 	"symmem"
 )
 
-// Four processes, one per rank, repeat a call. One of them, the victim, stops itself with SIGSTOP.
-// The others time out and print a lossReport in JSON.
+// Four processes, one per rank, repeat a call until one process, the victim, stops with SIGSTOP.
+// The other ranks time out and print a lossReport in JSON.
 
-// stoppedVariable makes this program run as a rank. Its value is the call to repeat.
+// stoppedVariable makes this program run as a rank. Its value names the call to repeat.
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
-// stoppedTimeout is long enough for the other ranks to begin the same call.
+// Values of stoppedVariable.
+const (
+	joinCall     = "join"
+	splitCall    = "split"
+	registerCall = "register"
+)
+
+// stoppedTimeout is long enough for all running ranks to begin the same call.
 const stoppedTimeout = 4 * time.Second
 
 func runStoppingRank() (exitStatus int) {
@@ -37,7 +44,7 @@ func runStoppingRank() (exitStatus int) {
 		Rank: number, Size: size, Store: os.Getenv(storeVariable), Timeout: time.Minute,
 	}))
 	if err == nil {
-		// Open may take longer: the victim stops only afterwards.
+		// Open may take longer, and the victim does not stop during Open.
 		err = rt.World().SetTimeout(stoppedTimeout)
 	}
 
@@ -54,12 +61,12 @@ func runStoppingRank() (exitStatus int) {
 		err = callForStoppedRank(ctx, rt, n)
 	}
 
-	_ = json.NewEncoder(os.Stdout).Encode(newTimeoutReport(err)) // the test fails without it
+	_ = json.NewEncoder(os.Stdout).Encode(newTimeoutReport(err)) // a lost report fails the test
 	rt.Close()                                                   // returns err again
 	return 0
 }
 
-// stopSoon lets this process make a random number of calls before it stops.
+// stopSoon stops this process after a random delay, during any of its calls.
 func stopSoon() {
 	const maxDelay = 60 * time.Millisecond
 	time.AfterFunc(random.N(maxDelay), func() {
@@ -77,18 +84,18 @@ func newTimeoutReport(err error) lossReport {
 	return report
 }
 
-// callForStoppedRank makes call number n and closes the created group or pool.
+// callForStoppedRank makes call number n, and closes the group or pool that the call has created.
 func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 	var g *symmem.Group
 	var err error
 	switch os.Getenv(stoppedVariable) {
-	case "join":
+	case joinCall:
 		id := fmt.Sprintf("group %d", n)
 		options := symmem.GroupOptions{Timeout: stoppedTimeout}
 		g, err = rt.JoinWith(ctx, id, rt.World().Ranks(), options)
-	case "split":
+	case splitCall:
 		g, err = rt.World().Split(ctx, 0, 0)
-	default: // "register"
+	default: // registerCall
 		return registerNewPool(ctx, rt)
 	}
 
@@ -99,7 +106,7 @@ func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 	return g.Close()
 }
 
-// registerNewPool exchanges messages for each segment, so the victim may stop between two of them.
+// registerNewPool registers several segments, so that the victim may stop between two segments.
 func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
 	const segments = 4
 	const firstBytes = 2 << 20 // each segment is twice as large as the previous one
@@ -126,11 +133,11 @@ func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
 // Errors name only the stopped rank, not the ranks that wait for it.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
-	for _, call := range []string{"join", "split", "register"} {
+	for _, call := range []string{joinCall, splitCall, registerCall} {
 		for _, victim := range []int{0, 2} { // rank 0 serves the store
 			t.Run(fmt.Sprintf("rank %d in %s", victim, call), func(t *testing.T) {
 				t.Parallel()
-				if call != "register" && withBackend(symmem.Options{}).Backend != "host" {
+				if call != registerCall && withBackend(symmem.Options{}).Backend != "host" {
 					t.Skipf("NCCL does not name the ranks that it waits for: %v", symmem.ErrUnsupported)
 				}
 
@@ -159,7 +166,7 @@ func checkStoppedRank(t *testing.T, call string, victim int) {
 
 	_ = processes[victim].Process.Kill()
 	_ = processes[victim].Wait() // the error says that the process was killed
-	if victim != 0 {             // rank 0 exits last, when all others have left
+	if victim != 0 {             // rank 0 exits last, after all others
 		checkStoppedReport(t, processes[0], 0, victim)
 	}
 }

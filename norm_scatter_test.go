@@ -9,17 +9,18 @@ import (
 	"symmem"
 )
 
-// RMS norms add the inputs of all ranks and the residual, store the sum in the residual, and write
-// its normalized rows to the output. AllReduceRMSNorm computes all rows on each rank, and
-// ReduceScatterRMSNorm only a rank's own rows: with 3 per rank, rank 1 owns rows 3 to 5.
+// An RMS norm adds the inputs of all ranks to the residual, and writes the normalized rows of the
+// residual to the output. In AllReduceRMSNorm, each rank computes all rows. In
+// ReduceScatterRMSNorm, each rank computes only its own rows: with 3 rows per rank, rank 1 owns
+// rows 3 to 5.
 
-const bfloat16Bytes = 2 // of an element
+const bfloat16Bytes = 2
 
 const fewRows = 3 // per rank, arbitrary
 
-// scatter sets r.args for a ReduceScatterRMSNorm, and returns the arguments of the equivalent
-// AllReduceRMSNorm.
-func (r *normRank) scatter(rowsPerRank int64) (whole symmem.NormArgs) {
+// prepareScatter sets r.args for a ReduceScatterRMSNorm, and returns arguments with which
+// AllReduceRMSNorm computes the same rows. The numbers are arbitrary.
+func (r *normRank) prepareScatter(rowsPerRank int64) (whole symmem.NormArgs) {
 	a := &r.args
 	allRows := rowsPerRank * int64(r.Size())
 	tensor := func(rowCount int64) symmem.Memory {
@@ -32,8 +33,8 @@ func (r *normRank) scatter(rowsPerRank int64) (whole symmem.NormArgs) {
 	r.fill(a.Input, r.scatteredInput)
 	r.fill(a.Weight, func(i int) float32 { return float32(1 + i%3) })
 	allResiduals := func(i int) float32 { return float32(math.Cos(float64(3 * i))) }
-	firstOwn := r.Rank() * int(rowsPerRank*a.Hidden)
-	r.fill(a.Residual, func(i int) float32 { return allResiduals(firstOwn + i) })
+	firstOwnElement := r.Rank() * int(rowsPerRank*a.Hidden)
+	r.fill(a.Residual, func(i int) float32 { return allResiduals(firstOwnElement + i) })
 	whole = *a
 	whole.Rows = allRows
 	whole.Output = tensor(allRows)
@@ -56,7 +57,7 @@ func (r *normRank) ownRows(allRows symmem.Memory) []float32 {
 func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 	for _, rows := range []int64{1, 5, 300} { // per rank
 		runNorms(t, func(r *normRank) {
-			whole := r.scatter(rows)
+			whole := r.prepareScatter(rows)
 			r.ok(r.World().ReduceScatterRMSNorm(r.ctx, r.args, nil))
 			r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
 			output := r.readNumbers(r.args.Output)
@@ -72,12 +73,12 @@ func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 	}
 }
 
-// The input is too large for the exchange buffers, but it is in symmetric memory, which peers can
-// read.
+// If the input does not fit into the exchange buffers, peers read it from symmetric memory.
 func TestScatteredNormReadsPeersInput(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		const rows = 600    // per rank
-		const hidden = 8192 // elements of a row
+		const rows = 600                         // per rank
+		const hidden = 8192                      // elements of a row
+		const inputPeriod, residualPeriod = 7, 5 // arbitrary
 		a := &r.args
 		a.Rows, a.Hidden = rows, hidden
 		const ownBytes = rows * hidden * bfloat16Bytes
@@ -86,15 +87,15 @@ func TestScatteredNormReadsPeersInput(t *testing.T) {
 		a.Output = r.alloc(r.pool, ownBytes).Memory()
 		a.Residual = r.alloc(r.pool, ownBytes).Memory()
 		a.Weight = r.alloc(r.pool, hidden*bfloat16Bytes).Memory()
-		r.fill(a.Input, func(i int) float32 { return float32(i%7 + r.Rank()) })
-		r.fill(a.Residual, func(i int) float32 { return float32(i % 5) })
+		r.fill(a.Input, func(i int) float32 { return float32(i%inputPeriod + r.Rank()) })
+		r.fill(a.Residual, func(i int) float32 { return float32(i % residualPeriod) })
 		r.fill(a.Weight, func(int) float32 { return 1 })
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
-		firstOwn := r.Rank() * rows * hidden
+		firstOwnElement := r.Rank() * rows * hidden
 		for i, got := range r.readNumbers(a.Residual) {
-			inputOf0 := (firstOwn + i) % 7
+			inputOf0 := (firstOwnElement + i) % inputPeriod
 			inputOf1 := inputOf0 + 1
-			oldResidual := i % 5
+			oldResidual := i % residualPeriod
 			want := float32(inputOf0 + inputOf1 + oldResidual)
 			if got != want {
 				r.failf("element %d of the residual = %g, want %g", i, got, want)
@@ -103,10 +104,10 @@ func TestScatteredNormReadsPeersInput(t *testing.T) {
 	})
 }
 
-// Without Output, a norm writes only bytes with a scale per row.
+// Without Output, a norm writes only quantized rows: a byte per element and a scale per row.
 func TestScatteredNormOnlyQuantizes(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		whole := r.scatter(fewRows)
+		whole := r.prepareScatter(fewRows)
 		a := &r.args
 		for _, args := range []*symmem.NormArgs{a, &whole} {
 			const quantizedBytes, scaleBytes = 1, 4
@@ -117,7 +118,7 @@ func TestScatteredNormOnlyQuantizes(t *testing.T) {
 		}
 
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
-		r.fill(a.Input, r.scatteredInput) // the first norm may have changed it
+		r.fill(a.Input, r.scatteredInput) // the first norm may have changed the input
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
 		got := make([]byte, a.Rows*a.Hidden)
 		allRows := make([]byte, whole.Rows*a.Hidden)
@@ -125,8 +126,8 @@ func TestScatteredNormOnlyQuantizes(t *testing.T) {
 		r.ok(s.Copy(symmem.Host(got), a.Quantized))
 		r.ok(s.Copy(symmem.Host(allRows), whole.Quantized))
 		r.ok(s.Synchronize(r.ctx))
-		firstOwn := r.Rank() * len(got)
-		want := allRows[firstOwn : firstOwn+len(got)]
+		firstOwnByte := r.Rank() * len(got)
+		want := allRows[firstOwnByte:][:len(got)]
 		if !slices.Equal(got, want) {
 			r.failf("the quantized rows differ from those of an AllReduceRMSNorm, want equal bytes")
 		}
@@ -135,7 +136,7 @@ func TestScatteredNormOnlyQuantizes(t *testing.T) {
 
 func TestNormOperationsDiverge(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.scatter(fewRows)
+		r.prepareScatter(fewRows)
 		norm := r.World().ReduceScatterRMSNorm
 		if r.Rank() == 1 {
 			norm = r.World().AllReduceRMSNorm
@@ -156,7 +157,7 @@ func TestNormOperationsDiverge(t *testing.T) {
 // The output may overlap the input only in this rank's own rows.
 func TestInvalidScatteredNorms(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.scatter(fewRows)
+		r.prepareScatter(fewRows)
 		inputRows := func(owner int) symmem.Memory {
 			bytes := r.args.Rows * r.args.Hidden * bfloat16Bytes
 			m, err := r.args.Input.Slice(int64(owner)*bytes, bytes)
@@ -195,9 +196,9 @@ func TestInvalidScatteredNorms(t *testing.T) {
 
 func TestRepeatedScatteredNormDoesNotAllocate(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.scatter(fewRows)
+		r.prepareScatter(fewRows)
 		call := func() { r.ok(r.World().ReduceScatterRMSNorm(r.ctx, r.args, nil)) }
-		call()
+		call() // the first call may allocate
 		const countingRank = 0
 		r.expectNoAllocations(countingRank, call)
 		r.ok(r.DefaultStream().Synchronize(r.ctx))

@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// abruptEnds are failing callbacks, by the text in symmem's report of the failure.
+// abruptEnds are callbacks that do not return. The keys are the words of symmem's reports.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,
@@ -45,7 +45,8 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 	}
 }
 
-// A host function is a callback queued on a stream. The next Synchronize returns its failure.
+// A host function is a callback queued on a stream. If it fails, the next Synchronize returns the
+// failure.
 func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -74,13 +75,13 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	}
 }
 
-// A receive calls Call.Arrived. If it fails, so does the group, but not the world.
+// A failure of Call.Arrived, the callback of a receive, ends the group but not the world.
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 	const (
 		receiver = 0
 		sender   = 1
-		count    = 4 // arbitrary
-		limit    = 20 * time.Second
+		count    = 4                // arbitrary
+		limit    = 20 * time.Second // much longer than the group takes to fail
 	)
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 				if r.Rank() == sender {
 					r.ok(g.Send(r.ctx, b.Memory(), count, symmem.Int32, receiver, s))
 				} else {
-					// Do may return the failure. Cause is checked below.
+					// Do may return the failure. Cause returns it below.
 					_ = r.Interop().Do(r.ctx, g, symmem.Call{
 						Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource, Count: count,
 						Recv: b.Memory(), Arrived: func(int) { fail() },
@@ -119,8 +120,9 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 	}
 }
 
-// Ranks call Options.OnLate while they wait for a late rank, here rank 0.
+// Options.OnLate is called while a rank waits for a late rank.
 func TestPanickingOnLateIsLogged(t *testing.T) {
+	const lateRank = 0
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
 			logged := make(chan string, manyWarnings)
@@ -129,7 +131,7 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 				Logger: slog.New(slog.NewTextHandler(lineWriter(logged), nil)),
 			}
 			runRanks(t, 2, o, func(r *rank) {
-				if r.Rank() == 0 {
+				if r.Rank() == lateRank {
 					text := ""
 					for !strings.Contains(text, "Options.OnLate "+name) {
 						text = <-logged
@@ -142,9 +144,10 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 	}
 }
 
+// lineWriter receives the lines of a log.
 type lineWriter chan string
 
-func (l lineWriter) Write(p []byte) (int, error) {
-	l <- string(p)
-	return len(p), nil
+func (w lineWriter) Write(line []byte) (int, error) {
+	w <- string(line)
+	return len(line), nil
 }

@@ -16,11 +16,11 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// Some launchers let each rank see only its own GPU, with CUDA_VISIBLE_DEVICES=1 for rank 1. Such
-// isolated ranks cannot find out how the GPUs are connected, so their calls do not take the direct
-// path between GPUs.
+// Some launchers let each rank see only its own GPU, with CUDA_VISIBLE_DEVICES=1 for rank 1. The
+// calls of such isolated ranks do not take the direct path, because the ranks cannot determine how
+// the GPUs are connected.
 
-// isolatedVariable makes this program run as the isolated rank of this number.
+// isolatedVariable makes this program run as an isolated rank. Its value is the number of the rank.
 const isolatedVariable = "SYMMEM_TEST_ALONE"
 
 const isolatedRanks = 2
@@ -85,12 +85,12 @@ func explainMissingDirectPath(rt *symmem.Runtime) (string, error) {
 	}
 
 	const beforeReason = "; not direct: "
-	_, reason, _ := strings.Cut(explanation.Why, beforeReason)
+	_, reason, _ := strings.Cut(explanation.Why, beforeReason) // the test checks the reason
 	return reason, nil
 }
 
 func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
-	// This skips the test unless there are two GPUs.
+	// Ranks in this process skip the test unless there are two GPUs.
 	runRanks(t, isolatedRanks, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("the backend has no GPUs", symmem.ErrUnsupported)
@@ -121,7 +121,7 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	}
 
 	if outputs[0] != outputs[1] {
-		t.Errorf("got the outputs %q, want the same one on both ranks", outputs)
+		t.Errorf("got the outputs %q, want the same output on both ranks", outputs)
 	}
 }
 

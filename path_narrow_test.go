@@ -6,10 +6,11 @@ import (
 	"symmem/driver"
 )
 
-// These helpers return the path of a call, such as plain, window or direct, without launching it.
-// They can replace the checks by which a communicator refuses paths.
+// These helpers find the path of a call, such as plain, window or direct, without launching the
+// call. They can replace the checks with which a communicator refuses a path.
 
-// pathCheck returns an error if the call cannot take a path. A nil pathCheck replaces nothing.
+// pathCheck returns an error if the call cannot take a path. A nil pathCheck stands for the check
+// of the communicator.
 type pathCheck = func(*driver.Call) error
 
 type pathChecker struct {
@@ -21,7 +22,8 @@ func (c pathChecker) Offer(call driver.Call) driver.Offer {
 	return &checkedOffer{pathChecker: c, Offer: c.Communicator.Offer(call), call: call}
 }
 
-// checkedOffer is an offer of paths and, after Take, a plan that cannot be launched.
+// checkedOffer is an offer of paths. After Take, it also serves as the plan, which cannot be
+// launched.
 type checkedOffer struct {
 	pathChecker
 	driver.Offer
@@ -48,16 +50,17 @@ func (o *checkedOffer) Take(path driver.Path, digest uint64) (driver.Plan, error
 
 func (o *checkedOffer) Prepared() *driver.Call { return &o.call }
 
-// WithChecks is WithPathChecks without a check for the plain path.
+// WithChecks is WithPathChecks with the communicator's check of the plain path.
 func WithChecks(g *Group, window, direct pathCheck) *Group {
-	return WithPathChecks(g, nil, window, direct)
+	var plain pathCheck // the communicator's check
+	return WithPathChecks(g, plain, window, direct)
 }
 
-// WithPathChecks returns a copy of g that cannot launch calls.
+// WithPathChecks returns a copy of g that uses the checks and cannot launch calls.
 func WithPathChecks(g *Group, plain, window, direct pathCheck) *Group {
 	config := driver.GroupConfig{ID: g.fullID, Ranks: g.ranks, Rank: g.rank, Timeout: g.limit}
-	life := newLifetime()
 	checker := pathChecker{Communicator: g.comm, plain: plain, window: window, direct: direct}
+	life := newLifetime()
 	checked := newGroup(g.rt, &config, checker, life)
 	life.ctx = g.life.ctx // the copy ends with g
 	checked.router.tuning = g.router.tuning
@@ -70,7 +73,7 @@ func WithPathChecks(g *Group, plain, window, direct pathCheck) *Group {
 
 // Route returns the path of a call, the reason for it, and the digest that ranks compare. If the
 // call is rejected, path is empty and why is the text of the error.
-func Route(g *Group, c Call) (path, why string, compared uint64) {
+func Route(g *Group, c Call) (path, why string, digest uint64) {
 	call := collectiveOf(&c).call()
 	places := g.calls.locations(&call)
 	offer, reason, err := g.router.route(c.Path, &call, places.where)
@@ -79,7 +82,7 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 	}
 
 	const noCallNumber = 0
-	digest := digestCall(g.calls.describe(&call, &places, noCallNumber))
+	digest = digestCall(g.calls.describe(&call, &places, noCallNumber))
 	plan, err := offer.Take(call.Path, digest)
 	if err != nil {
 		return "", err.Error(), 0
@@ -87,7 +90,7 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 
 	prepared := plan.Prepared()
 	if !hasWindowsOfPath(prepared) {
-		// No test expects such a path, which would be a bug.
+		// The caller's test fails, because no test expects this text.
 		return prepared.Path.String() + " with the windows of another path", reason.String(), 0
 	}
 
@@ -102,7 +105,7 @@ func hasWindowsOfPath(call *driver.Call) bool {
 		return !hasWindows
 	case driver.PathWindow:
 		return hasWindows
-	default: // PathDirect and PathTwoLevel
+	default: // PathDirect and PathTwoLevel, with or without windows
 		return true
 	}
 }

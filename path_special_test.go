@@ -12,16 +12,21 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// Ranks 0 and 1 reduce pairs of special numbers, such as NaN and -0. All paths return the bits that
-// a formula computes on the host. NCCL may differ as described in docs/reference/deterministic.md:
-// its maximum of 1 and NaN is 1.
+const (
+	specialRanks   = 2
+	specialNumbers = 14 // for each float type: NaN, -0 and others
+	specialPairs   = specialNumbers * specialNumbers
+)
+
+// On all paths, reductions of special numbers return the bits that a formula computes on the host.
+// NCCL may differ (docs/reference/deterministic.md): its maximum of 1 and NaN is 1.
 func TestPathsGiveSameResults(t *testing.T) {
 	runRanks(t, specialRanks, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		c := specialCase{rank: r}
 		type buffers struct{ send, recv symmem.Memory }
 		pool := r.pool()
 		registered := buffers{send: r.alloc(pool, mib).Memory(), recv: r.alloc(pool, mib).Memory()}
-		scope := pool.BeginDisabled()
+		scope := pool.BeginDisabled() // its memory is not registered
 		defer scope.Abandon()
 		send, err := scope.Alloc(mib)
 		r.ok(err)
@@ -33,33 +38,38 @@ func TestPathsGiveSameResults(t *testing.T) {
 			symmem.PathDirect, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
 		} {
 			r.ok(r.World().SetPath(r.ctx, choice))
-			for _, dataType := range bits.DataTypes() {
-				for _, op := range driver.ReductionsOf(dataType) {
-					if op.HasFactor() {
-						continue // NCCL rounds products to the element type
-					}
-
-					c.dataType = dataType
-					c.op = op
-					for _, memory := range []buffers{registered, notRegistered} {
-						c.compare(choice, memory.send, memory.recv)
-					}
+			for _, reduction := range specialReductions() {
+				c.reduction = reduction
+				for _, memory := range []buffers{registered, notRegistered} {
+					c.compare(choice, memory.send, memory.recv)
 				}
 			}
 		}
 	})
 }
 
-const (
-	specialRanks   = 2
-	specialNumbers = 14 // of each float type
-	specialPairs   = specialNumbers * specialNumbers
-)
+type reduction struct {
+	dataType symmem.DataType
+	op       symmem.ReduceOp
+}
+
+// specialReductions returns all reductions without a factor. NCCL rounds products with a factor to
+// the element type.
+func specialReductions() (all []reduction) {
+	for _, dataType := range bits.DataTypes() {
+		for _, op := range driver.ReductionsOf(dataType) {
+			if !op.HasFactor() {
+				all = append(all, reduction{dataType: dataType, op: op})
+			}
+		}
+	}
+
+	return all
+}
 
 type specialCase struct {
 	*rank
-	dataType   symmem.DataType
-	op         symmem.ReduceOp
+	reduction
 	tookDirect bool // in any call so far
 }
 
@@ -69,8 +79,9 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 		inputs[r] = formula.SpecialInput(c.dataType, r, specialPairs)
 	}
 
+	isNCCL := c.Device().Backend == "nccl"
 	got, path, err := c.reduce(inputs[c.Rank()], send, recv)
-	mayRefuse := c.Device().Backend == "nccl" && !c.op.IsSupportedEverywhere(c.dataType)
+	mayRefuse := isNCCL && !c.op.IsSupportedEverywhere(c.dataType)
 	if mayRefuse && err != nil {
 		c.wantErr(err, symmem.ErrUnsupported)
 		return
@@ -85,8 +96,12 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	}
 
 	c.tookDirect = c.tookDirect || path == "direct"
-	byNCCL := c.Device().Backend == "nccl" && path != "direct"
-	mayDiffer := byNCCL && c.dataType.Float()
+	mayDiffer := isNCCL && path != "direct" && c.dataType.Float()
+	c.checkResult(inputs, got, path, mayDiffer)
+}
+
+// checkResult compares got with the formula. If mayDiffer is set, differences of NCCL are allowed.
+func (c *specialCase) checkResult(inputs [][]byte, got []byte, path string, mayDiffer bool) {
 	want := formula.Reduce(driver.RankOrder, c.op, c.dataType, inputs)
 	size := c.dataType.Size()
 	for start := 0; start < len(got); start += size {
@@ -107,7 +122,7 @@ func (c *specialCase) reduce(
 	input []byte, send, recv symmem.Memory,
 ) (result []byte, path string, err error) {
 	result = make([]byte, len(input))
-	before := c.World().Stats().Paths // number of calls by path
+	callsBefore := c.World().Stats().Paths // by path
 	send, err = send.Slice(0, int64(len(input)))
 	c.ok(err)
 	recv, err = recv.Slice(0, int64(len(input)))
@@ -123,7 +138,7 @@ func (c *specialCase) reduce(
 	c.ok(s.Copy(symmem.Host(result), recv))
 	c.synchronize()
 	for name, calls := range c.World().Stats().Paths {
-		if calls > before[name] {
+		if calls > callsBefore[name] {
 			path = name
 		}
 	}
@@ -131,9 +146,7 @@ func (c *specialCase) reduce(
 	return result, path, nil
 }
 
-// isAllowed reports whether NCCL may return got instead of want for a and b. The bits of a NaN and
-// the sign of a zero may differ. A minimum or maximum may ignore a NaN. The last bits of an average
-// may differ, because NCCL divides before it adds.
+// isAllowed reports whether NCCL may return got instead of want for a and b.
 func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 	x := c.value(a)
 	y := c.value(b)
@@ -141,19 +154,21 @@ func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 	w := c.value(want)
 	switch {
 	case math.IsNaN(g) && math.IsNaN(w):
-		return true // with other bits
+		return true // the bits of a NaN may differ
 	case math.IsNaN(g) || math.IsNaN(w):
+		// A minimum or maximum may ignore a NaN.
 		isMinOrMax := c.op == symmem.Min || c.op == symmem.Max
 		ignoresX := math.IsNaN(x) && g == y
 		ignoresY := math.IsNaN(y) && g == x
 		return isMinOrMax && (ignoresX || ignoresY)
 	case c.op == symmem.Avg:
+		// The last bits may differ, because NCCL divides before it adds.
 		const lastBit = 1 // encodes the smallest positive number
 		smallest := c.value(formula.AppendBits(nil, c.dataType, lastBit))
 		return math.Abs(g-w) <= smallest
+	default:
+		return g == w // the sign of a zero may differ
 	}
-
-	return g == w // true for 0 and -0
 }
 
 func (c *specialCase) value(element []byte) float64 {
@@ -164,7 +179,7 @@ func (c *specialCase) value(element []byte) float64 {
 		return float64(math.Float32frombits(binary.NativeEndian.Uint32(element)))
 	case symmem.Float16:
 		return float64(bits.Float16Value(binary.NativeEndian.Uint16(element)))
-	default:
+	default: // BFloat16
 		return float64(bits.BFloat16Value(binary.NativeEndian.Uint16(element)))
 	}
 }
