@@ -61,8 +61,9 @@ func checkEarlierIsCause(t *testing.T, earlier, later error) {
 }
 
 func TestLateReportNamesWaitPosition(t *testing.T) {
+	const ranks = 3
 	var texts errorTexts
-	runRanks(t, 3, symmem.Options{}, func(r *rank) {
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		const sum = "AllReduce 7"
 		const capturedGather = "AllGather 63, call 1 of capture 4" // with arbitrary numbers
@@ -88,14 +89,15 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 
 		texts.add(r, timeoutErr)
 	})
-	texts.requireSame(t, 3)
+	texts.requireSame(t, ranks)
 }
 
 // Ranks 0 and 2 time out because rank 1 began its call too late.
 func TestLateReportOfRankWithoutTime(t *testing.T) {
+	const ranks = 3
 	const beganLate = "began this call when its deadline had passed or was near"
 	var texts errorTexts
-	runRanks(t, 3, symmem.Options{}, func(r *rank) {
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		report := &symmem.TimeoutError{
 			InCall: "AllReduce 7", Waited: time.Second, Missing: []int{1},
@@ -115,7 +117,7 @@ func TestLateReportOfRankWithoutTime(t *testing.T) {
 			r.failf("got %v, want %s", err, want)
 		}
 	})
-	texts.requireSame(t, 3)
+	texts.requireSame(t, ranks)
 }
 
 // After a fault, Err returns nil and Cause waits until the ranks have agreed on the cause.
@@ -144,8 +146,8 @@ func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 	var stopRequested atomic.Bool
 	rank1HasGroup := make(chan struct{})
 	options := symmem.Options{Interrupted: func() error {
-		isFirstPoll := stopRequested.Swap(false) // after the request
-		if isFirstPoll {
+		mustStop := stopRequested.Swap(false) // clears the request, so that only one poll fails
+		if mustStop {
 			return errStop
 		}
 

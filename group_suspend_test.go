@@ -67,8 +67,7 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 			}
 
 			r.fill(b, float32(cycle+r.Rank()))
-			valueOf0, valueOf1 := cycle, cycle+1
-			sum := float32(valueOf0 + valueOf1)
+			sum := float32(cycle + (cycle + 1)) // of ranks 0 and 1
 			replayGraph(r, sumGraph)
 			r.checkAll(b, sum)
 			replayGraph(r, exchangeGraph)

@@ -75,7 +75,8 @@ func TestValueCallsAreChecked(t *testing.T) {
 func TestPremulSum(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		const bytes = 2 * 4 // of two float32 elements
+		const count, elementBytes = 2, 4 // of float32
+		const bytes = count * elementBytes
 		send, err := r.window(p, 4096).Memory().Slice(0, bytes)
 		r.ok(err)
 		recv, err := r.window(p, 4096).Memory().Slice(0, bytes)
@@ -95,9 +96,9 @@ func TestPremulSum(t *testing.T) {
 				root      int
 				want      []float32
 			}{
-				{operation: symmem.OpAllReduce, count: 2, want: sums},
-				{operation: symmem.OpReduceScatter, count: 1, want: scattered[r.Rank()]},
-				{operation: symmem.OpReduce, count: 2, root: root, want: reduced[r.Rank()]},
+				{operation: symmem.OpAllReduce, count: count, want: sums},
+				{operation: symmem.OpReduceScatter, count: count / 2, want: scattered[r.Rank()]},
+				{operation: symmem.OpReduce, count: count, root: root, want: reduced[r.Rank()]},
 			} {
 				write(r, send, inputs[r.Rank()])
 				write(r, recv, []float32{unchanged, unchanged})

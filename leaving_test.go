@@ -50,7 +50,7 @@ func checkAbsentRank(t *testing.T, firstRank int) {
 	t.Helper()
 	store := newStoreAddress()
 	leave := make(chan struct{})
-	absentRankClosed := startConnectedRank(t, store, absentRank, absentWorld, leave)
+	absentRankResult := startConnectedRank(t, store, absentRank, absentWorld, leave)
 	const firstTimeout = 5 * time.Second // long enough for the ranks to connect
 	const openingRanks = 2               // ranks 0 and 1
 	errs := make([]error, openingRanks)
@@ -85,7 +85,7 @@ func checkAbsentRank(t *testing.T, firstRank int) {
 		requireAbsentError(t, r, err)
 	}
 
-	if err := <-absentRankClosed; err != nil {
+	if err := <-absentRankResult; err != nil {
 		t.Errorf("rank %d: %v", absentRank, err)
 	}
 }
@@ -149,9 +149,9 @@ func TestClosedRankIsNotReportedDead(t *testing.T) {
 	}
 
 	text := fmt.Sprint(err)
-	for _, wordsOfDeath := range []string{"has ended", "lost"} {
-		if strings.Contains(text, wordsOfDeath) {
-			t.Errorf("got error %q, want one without %q", text, wordsOfDeath)
+	for _, phrase := range []string{"has ended", "lost"} {
+		if strings.Contains(text, phrase) {
+			t.Errorf("got error %q with %q, want one that does not say that rank 1 died", text, phrase)
 		}
 	}
 

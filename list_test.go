@@ -86,7 +86,8 @@ func TestListOfCalls(t *testing.T) {
 		registered := r.pool()
 		unregistered := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
 		pools := []*symmem.Pool{registered, unregistered}
-		for range 10 {
+		const lists = 10
+		for range lists {
 			limits := []int{4, 100, 3000, 100_000} // arbitrary, for many small counts
 			limit := limits[draw.IntN(len(limits))]
 			n := int64(draw.IntN(limit))
@@ -123,16 +124,16 @@ func TestCapturedListOfCalls(t *testing.T) {
 		call.More = []symmem.Call{next}
 		r.ok(r.DefaultStream().BeginCapture())
 		r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
-		g, err := r.DefaultStream().EndCapture()
+		graph, err := r.DefaultStream().EndCapture()
 		r.ok(err)
 		const replays = 3
 		for range replays {
 			r.fill(b, float32(1+r.Rank()))
-			r.ok(g.Launch(r.DefaultStream()))
+			r.ok(graph.Launch(r.DefaultStream()))
 			r.checkAll(b, 1+2) // the values of ranks 0 and 1
 		}
 
-		r.ok(g.Close())
+		r.ok(graph.Close())
 	})
 }
 

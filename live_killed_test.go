@@ -155,10 +155,12 @@ func awaitView(
 			return false
 		}
 
-		lossExpected := server > 0
-		showsLoss := strings.Contains(faults(view), "lost")
-		return (showsLoss || !lossExpected) && view.ServedBy == server &&
-			slices.Equal(answeringRanks(view), remaining)
+		anyRankKilled := server > 0
+		if anyRankKilled && !strings.Contains(faults(view), "lost") {
+			return false // the survivors have not noticed the loss
+		}
+
+		return view.ServedBy == server && slices.Equal(answeringRanks(view), remaining)
 	})
 	return token
 }

@@ -58,7 +58,7 @@ func runStoppingRank() (exitStatus int) {
 	}
 
 	for n := 0; err == nil; n++ {
-		err = callForStoppedRank(ctx, rt, n)
+		err = makeNumberedCall(ctx, rt, n)
 	}
 
 	_ = json.NewEncoder(os.Stdout).Encode(newTimeoutReport(err)) // a lost report fails the test
@@ -84,8 +84,9 @@ func newTimeoutReport(err error) lossReport {
 	return report
 }
 
-// callForStoppedRank makes call number n, and closes the group or pool that the call has created.
-func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
+// makeNumberedCall makes the call named by stoppedVariable, and closes the group or pool that the
+// call has created.
+func makeNumberedCall(ctx context.Context, rt *symmem.Runtime, n int) error {
 	var g *symmem.Group
 	var err error
 	switch os.Getenv(stoppedVariable) {
@@ -94,7 +95,8 @@ func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 		options := symmem.GroupOptions{Timeout: stoppedTimeout}
 		g, err = rt.JoinWith(ctx, id, rt.World().Ranks(), options)
 	case splitCall:
-		g, err = rt.World().Split(ctx, 0, 0)
+		const color, order = 0, 0 // for one group of all ranks
+		g, err = rt.World().Split(ctx, color, order)
 	default: // registerCall
 		return registerNewPool(ctx, rt)
 	}
@@ -118,7 +120,8 @@ func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
 	}
 
 	for i := range segments {
-		if _, err := pool.Alloc(firstBytes << i); err != nil { // fills a new segment
+		segmentBytes := int64(firstBytes) << i
+		if _, err := pool.Alloc(segmentBytes); err != nil { // fills a new segment
 			return err
 		}
 	}

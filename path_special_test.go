@@ -148,10 +148,10 @@ func (c *specialCase) reduce(
 
 // isAllowed reports whether NCCL may return got instead of want for a and b.
 func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
-	x := c.value(a)
-	y := c.value(b)
-	g := c.value(got)
-	w := c.value(want)
+	x := c.decode(a)
+	y := c.decode(b)
+	g := c.decode(got)
+	w := c.decode(want)
 	switch {
 	case math.IsNaN(g) && math.IsNaN(w):
 		return true // the bits of a NaN may differ
@@ -164,14 +164,14 @@ func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 	case c.op == symmem.Avg:
 		// The last bits may differ, because NCCL divides before it adds.
 		const lastBit = 1 // encodes the smallest positive number
-		smallest := c.value(formula.AppendBits(nil, c.dataType, lastBit))
+		smallest := c.decode(formula.AppendBits(nil, c.dataType, lastBit))
 		return math.Abs(g-w) <= smallest
 	default:
 		return g == w // the sign of a zero may differ
 	}
 }
 
-func (c *specialCase) value(element []byte) float64 {
+func (c *specialCase) decode(element []byte) float64 {
 	switch c.dataType {
 	case symmem.Float64:
 		return math.Float64frombits(binary.NativeEndian.Uint64(element))
