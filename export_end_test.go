@@ -8,8 +8,7 @@ import (
 )
 
 // HoldEnds makes rt call beforeEnd before each Segment.Unmap and Window.Deregister of pools and
-// groups that rt creates afterwards. An error of beforeEnd is returned, but does not prevent the
-// call.
+// groups that rt creates afterwards. An error of beforeEnd does not prevent the call.
 func HoldEnds(rt *Runtime, beforeEnd func() error) {
 	hookCommunicator := func(c driver.Communicator) driver.Communicator {
 		return hookedCommunicator{Communicator: c, beforeEnd: beforeEnd}
@@ -39,7 +38,7 @@ func (d hookedDevice) AdoptCommunicator(uintptr) (driver.AdoptedCommunicator, er
 	return loneCommunicator{beforeEnd: d.beforeEnd}, nil
 }
 
-// hookedArena is the address range of a pool, which consists of segments.
+// hookedArena is the address range of a pool.
 type hookedArena struct {
 	driver.Arena
 	beforeEnd func() error

@@ -13,8 +13,8 @@ import (
 )
 
 // Ranks may see different symptoms of a fault: if rank 2 dies, rank 1 may lose a connection while
-// rank 0 only times out. The ranks exchange reports of their symptoms and agree on one report, the
-// cause. symmem.Fail injects the report of one rank.
+// rank 0 only times out. Ranks report their symptoms and agree on one report, the cause.
+// symmem.Fail injects the report of one rank.
 
 // firstCauses lists a report of each type. If reports differ in type, the cause is the one that
 // comes first here.

@@ -14,10 +14,8 @@ import (
 
 // A Call and the calls in its field More form a list, which a single Do runs.
 
-// newListCall returns a list of three calls and a function that checks the results.
-//
-// u.part(src, dst, n) returns the n numbers that rank src contributes to rank dst. They increase
-// with src.
+// newListCall returns a list of three calls and a check of their results. In all calls,
+// u.part(src, dst, n) returns the n numbers that rank src contributes to rank dst.
 func newListCall(u *unevenCall) (call symmem.Call, check func()) {
 	n := u.counts[0] + 1 // at least 1
 	sum, checkSum := newListSum(u, n)
@@ -62,7 +60,6 @@ func newListGather(u *unevenCall) (call symmem.Call, check func()) {
 	return call, func() { u.check("AllGatherV", gathered, want) }
 }
 
-// newListMaxima returns a reduce-scatter of n maxima to each rank.
 func newListMaxima(u *unevenCall, n int64) (call symmem.Call, check func()) {
 	me := u.Rank()
 	contribution := u.allocateFilled(

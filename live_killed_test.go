@@ -138,8 +138,8 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	}
 }
 
-// awaitView waits until rank server serves a view of the remaining ranks. It returns the latest
-// access token, which may be previousToken.
+// awaitView waits until rank server serves a view of the remaining ranks, and returns the latest
+// access token.
 func awaitView(
 	t *testing.T, address string, server int, previousToken string,
 ) (token string) {
@@ -187,8 +187,7 @@ func checkMetrics(t *testing.T, address string, server int) {
 	}
 }
 
-// latestToken returns the access token of the only job. While no rank serves the job, it returns
-// previous.
+// latestToken returns the access token of the only job, or previous if no rank serves the job.
 func latestToken(previous string) string {
 	jobs, _ := live.Jobs(live.Root()) // empty after an error
 	for _, job := range jobs {
@@ -200,7 +199,7 @@ func latestToken(previous string) string {
 	return previous
 }
 
-// startWatchedRank starts the process of a rank. It exits after its input has been closed.
+// startWatchedRank starts a process, which exits when its input is closed.
 func startWatchedRank(
 	t *testing.T, store, address string, number int,
 ) (process *exec.Cmd, input io.Closer) {

@@ -144,7 +144,6 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 	}
 }
 
-// lineWriter receives the lines of a log.
 type lineWriter chan string
 
 func (w lineWriter) Write(line []byte) (int, error) {

@@ -85,7 +85,7 @@ func explainMissingDirectPath(rt *symmem.Runtime) (string, error) {
 	}
 
 	const beforeReason = "; not direct: "
-	_, reason, _ := strings.Cut(explanation.Why, beforeReason) // the test checks the reason
+	_, reason, _ := strings.Cut(explanation.Why, beforeReason)
 	return reason, nil
 }
 

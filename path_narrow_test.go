@@ -9,8 +9,7 @@ import (
 // These helpers find the path of a call, such as plain, window or direct, without launching the
 // call. They can replace the checks with which a communicator refuses a path.
 
-// pathCheck returns an error if the call cannot take a path. A nil pathCheck stands for the check
-// of the communicator.
+// pathCheck returns an error if the call cannot take a path. Nil means the communicator's check.
 type pathCheck = func(*driver.Call) error
 
 type pathChecker struct {
@@ -22,8 +21,7 @@ func (c pathChecker) Offer(call driver.Call) driver.Offer {
 	return &checkedOffer{pathChecker: c, Offer: c.Communicator.Offer(call), call: call}
 }
 
-// checkedOffer is an offer of paths. After Take, it also serves as the plan, which cannot be
-// launched.
+// checkedOffer is an offer of paths and also the plan that Take returns.
 type checkedOffer struct {
 	pathChecker
 	driver.Offer
