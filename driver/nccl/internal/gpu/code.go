@@ -8,11 +8,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// CubinFunc returns the machine code of kernels for a compute capability, such as 9.0 for an H200.
+// CubinFunc returns a cubin, the machine code of kernels, for a compute capability such as 9.0.
 type CubinFunc func(major, minor int) ([]byte, error)
 
 // Code loads the kernels of several cubins onto a GPU. Kernel names must be unique across all
-// cubins. The context must be current on threads that call Load and Unload.
+// cubins. Load and Unload require a current context.
 type Code struct {
 	CubinFuncs []CubinFunc
 	CanOverlap bool // set by Load if a kernel can start before its predecessor has exited
@@ -22,11 +22,8 @@ type Code struct {
 	functions map[string]cuda.Function // cache of kernels by name
 }
 
-// Load loads all cubins once.
-//
-// It also loads their kernels, because CUDA may otherwise wait for running kernels at the first
-// launch of each. If a kernel of the process never exits (Stuck), Load itself could hang, so it
-// leaves the kernels to their first launches, which do not hang on an H200 with driver 580.
+// Load loads all cubins and their kernels once. CUDA would otherwise load each kernel at its first
+// launch, which may wait for running kernels.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -39,12 +36,12 @@ func (c *Code) Load(g *GPU) error {
 		return err
 	}
 
-	gpuCanOverlap, err := g.CanOverlapLaunches()
+	isOverlapSupported, err := g.CanOverlapLaunches()
 	if err != nil {
 		return err
 	}
 
-	c.CanOverlap = gpuCanOverlap && kernels.CanOverlap(major)
+	c.CanOverlap = isOverlapSupported && kernels.CanOverlap(major)
 	c.functions = map[string]cuda.Function{}
 	for _, cubinFunc := range c.CubinFuncs {
 		if err := c.loadCubin(g, cubinFunc, major, minor); err != nil {
@@ -70,6 +67,8 @@ func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 
 	c.modules = append(c.modules, module)
 	if Stuck.Load() {
+		// A kernel never exits, so loading could hang. The first launches load the kernels instead
+		// (tested without hangs on an H200 with driver 580).
 		return nil
 	}
 
@@ -100,9 +99,9 @@ func (c *Code) findFunction(g *GPU, name string) (function cuda.Function, err er
 	}
 
 	for _, module := range c.modules {
-		err = g.With(func(gpu *cuda.Driver) (err error) {
-			function, err = gpu.ModuleGetFunction(module, name)
-			return err
+		err = g.With(func(api *cuda.Driver) (getErr error) {
+			function, getErr = api.ModuleGetFunction(module, name)
+			return getErr
 		})
 		if err == nil {
 			return function, nil

@@ -12,20 +12,20 @@ import (
 )
 
 // GPU is a device with its primary context, the CUDA state that all libraries of the process share.
-// The context is reference-counted (Hold and Drop). Do not use a GPU after the last Drop.
+// Hold and Drop count references to the context. Do not use a GPU after the last Drop.
 //
-// Most CUDA calls act on the context that is current on the calling thread, but goroutines change
-// threads. GPU.Do therefore locks the goroutine to a thread that has the context, whereas GPU.With
-// sets the context before each CUDA call.
+// Most CUDA calls act on the context that is current on the calling thread, but a goroutine can
+// move to another thread between calls. Do locks the goroutine to one thread. With sets the context
+// before each call.
 type GPU struct {
 	cuda.Device
-	CUDA            *cuda.Driver // acts on the current context, as in Do
-	anyThreadDriver *cuda.Driver // sets the context before each call
+	CUDA            *cuda.Driver // requires a current context, as in Do
+	anyThreadDriver *cuda.Driver // makes context current before each call
 	context         cuda.Context
-	// Adopted is set once another library is known to use streams of the GPU. The library may be
-	// capturing them into graphs. CUDA's relaxed mode keeps other calls from invalidating a capture.
+	// Adopted is set once another library is known to use streams of the GPU. Calls then use CUDA's
+	// relaxed capture mode, because some calls would otherwise invalidate the library's captures.
 	Adopted         atomic.Bool
-	Timeout         time.Duration // limit for waits for internal work
+	Timeout         time.Duration // limits each wait for internal work
 	InternalStreams InternalStreams
 	Words           Pinned[Word] // host memory that the GPU can access
 	Properties
@@ -35,11 +35,11 @@ type GPU struct {
 
 	unfinishedWork []*unfinishedItem // work that may still use memory
 	deferredFrees  []func() error    // run in order by Reclaim after all unfinished work
-	reclaiming     chan struct{}     // closed after deferredFrees[0] has run; nil if none is running
+	firstFreeEnded chan struct{}     // non-nil while deferredFrees[0] runs, then closed
 	unreported     error             // joined errors for the next Reclaim
 }
 
-// Open retains the primary context until Drop, with timeout as GPU.Timeout.
+// Open retains the primary context until the last Drop.
 func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU, error) {
 	g, err := retain(library, device)
 	if err != nil {
@@ -55,7 +55,7 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
-// Borrow runs calls as Do would, and retains the primary context only meanwhile.
+// Borrow retains the primary context while it runs calls in Do.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -118,8 +118,8 @@ func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context
 // Entry returns a step that makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
 
-// Do runs calls on one thread where the context is current, in relaxed capture mode if Adopted is
-// set.
+// Do runs calls on one thread with the context current. If Adopted is set, it uses relaxed capture
+// mode.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -133,7 +133,7 @@ func (g *GPU) Do(calls func() error) error {
 			return err
 		}
 
-		// An error here would hide the result of calls.
+		// Ignore the error, which would hide the result of calls.
 		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(previousMode) }()
 	}
 
@@ -149,9 +149,9 @@ func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	return value, err
 }
 
-// With is a cheaper Do without a fixed thread: gpu sets the context before each CUDA call. If
-// Adopted is set, With uses Do.
-func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
+// With is cheaper than Do, because it does not lock the goroutine to a thread. The argument of
+// calls makes the context current before each call. If Adopted is set, With uses Do.
+func (g *GPU) With(calls func(api *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThreadDriver)
 	}
@@ -159,16 +159,16 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Query runs query in With. If another library is capturing a stream in global mode, CUDA refuses
-// the query and invalidates the capture. Query then sets Adopted, which protects later captures,
-// and retries.
-func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
+// Query runs query in With. CUDA refuses the query while another library captures a stream in
+// global mode, and also invalidates that capture. Query then retries in relaxed mode.
+func (g *GPU) Query(query func(api *cuda.Driver) error) error {
 	err := g.With(query)
-	if !errors.Is(err, cuda.ErrCaptureUnsupported) {
+	isRefused := errors.Is(err, cuda.ErrCaptureUnsupported)
+	if !isRefused {
 		return err
 	}
 
-	g.Adopted.Store(true)
+	g.Adopted.Store(true) // also protects later captures
 	return g.With(query)
 }
 
@@ -178,8 +178,8 @@ func (g *GPU) IsMapped(address uintptr) bool {
 	return err == nil
 }
 
-// Map maps an allocation at new addresses, for this GPU only, and returns the first address. Map,
-// MapAt and Unmap require a current context.
+// Map reserves addresses, maps an allocation there for this GPU only, and returns the first
+// address. Map, MapAt and Unmap require a current context.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	address, err := g.CUDA.AddressReserve(bytes, g.Granularity)
 	if err != nil {
@@ -215,8 +215,8 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(unmapErr, freeErr)
 }
 
-// MapImported maps the allocation that importHandle returns at address, which must be reserved. If
-// address is 0, it maps at new addresses, as Map does. It returns the first address.
+// MapImported imports an allocation and calls MapAt or, for address 0, Map. It returns the first
+// address of the mapping.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

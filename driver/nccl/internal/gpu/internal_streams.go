@@ -17,9 +17,9 @@ type InternalStreams struct {
 	idle []cuda.Stream // guarded by mu
 }
 
-// Run waits for the work that queue adds to a stream, even if queue returns an error. queue itself
-// may block. If the work takes longer than g.Timeout, Run returns an error, and g keeps its memory
-// mapped until the work has completed.
+// Run calls queue to add work to a stream, and waits for the work even if queue returns an error.
+// If the work takes longer than g.Timeout, Run returns an error, and MustKeepMemory returns true
+// until the work has completed. queue may block.
 func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	stream, err := s.take(g.CUDA)
 	if err != nil {
@@ -37,7 +37,7 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 	if isTimeout {
 		abandonStream(g, stream)
 	} else {
-		// The stream may be left in a capture. waitErr already reports the failure.
+		// The query failed, so do not reuse the stream. Return only the error of the query.
 		_ = g.CUDA.StreamDestroy(stream)
 	}
 
@@ -45,7 +45,7 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 	return errors.Join(queueErr, waitErr)
 }
 
-func (s *InternalStreams) take(gpu *cuda.Driver) (cuda.Stream, error) {
+func (s *InternalStreams) take(api *cuda.Driver) (cuda.Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if last := len(s.idle) - 1; last >= 0 {
@@ -54,7 +54,7 @@ func (s *InternalStreams) take(gpu *cuda.Driver) (cuda.Stream, error) {
 		return stream, nil
 	}
 
-	return gpu.StreamCreate()
+	return api.StreamCreate()
 }
 
 func (s *InternalStreams) put(stream cuda.Stream) {
@@ -64,14 +64,14 @@ func (s *InternalStreams) put(stream cuda.Stream) {
 }
 
 func queryStream(g *GPU, stream cuda.Stream) (isDone bool, err error) {
-	err = g.Query(func(gpu *cuda.Driver) (err error) {
-		isDone, err = gpu.StreamQuery(stream)
-		return err
+	err = g.Query(func(api *cuda.Driver) (queryErr error) {
+		isDone, queryErr = api.StreamQuery(stream)
+		return queryErr
 	})
 	return isDone, err
 }
 
-// abandonStream leaks a stream, and keeps memory mapped until its work has completed or failed.
+// abandonStream leaks a stream, and keeps memory mapped until the stream's work has ended.
 func abandonStream(g *GPU, stream cuda.Stream) {
 	g.AddUnfinished(func() bool {
 		isDone, err := queryStream(g, stream)
@@ -82,18 +82,18 @@ func abandonStream(g *GPU, stream cuda.Stream) {
 // Zero clears device memory and waits for completion.
 func (s *InternalStreams) Zero(g *GPU, address uintptr, bytes int64) error {
 	return s.Run(g, func(stream cuda.Stream) error {
-		const value = 0
-		return g.CUDA.MemsetD8Async(address, value, bytes, stream)
+		const zero = 0
+		return g.CUDA.MemsetD8Async(address, zero, bytes, stream)
 	})
 }
 
 // Close destroys the idle streams.
-func (s *InternalStreams) Close(gpu *cuda.Driver) error {
+func (s *InternalStreams) Close(api *cuda.Driver) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
 	for _, stream := range s.idle {
-		errs = append(errs, gpu.StreamDestroy(stream))
+		errs = append(errs, api.StreamDestroy(stream))
 	}
 
 	s.idle = nil

@@ -13,8 +13,11 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
+// failAfter limits waits that usually take milliseconds.
+const failAfter = 20 * time.Second
+
 const (
-	open    = 1 // value of a gate, a word that is initially 0 and for which a stream waits
+	open    = 1 // a stream waits until its gate, a word that is initially 0, has this value
 	written = 1 // value that work writes to a word, initially 0
 )
 
@@ -44,12 +47,12 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 	}
 
 	hasEnded := func() (bool, error) { return !g.MustKeepMemory(), nil }
-	if err := gpu.PollQueryFor(20*time.Second, hasEnded); err != nil {
+	if err := gpu.PollQueryFor(failAfter, hasEnded); err != nil {
 		t.Errorf("MustKeepMemory = true after the abandoned work should have completed: %v", err)
 	}
 }
 
-// runBlocked calls Run with a timeout of 1 ms for work that waits for the gate.
+// runBlocked calls Run with a short timeout for work that waits for the gate.
 func runBlocked(g *gpu.GPU, gate *gpu.Word) error {
 	previousTimeout := g.Timeout
 	defer func() { g.Timeout = previousTimeout }()
@@ -118,12 +121,12 @@ func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 	}
 }
 
-// A queue function can block for long, for example in NCCL, but does not delay other Runs.
+// A queue function that blocks, for example in NCCL, does not delay other Runs.
 func TestInternalStreamsDoNotWaitForEachOther(t *testing.T) {
 	g := gputest.Open(t)
 	queueing := make(chan struct{})
 	proceed := make(chan struct{})
-	results := make(chan error, 2)
+	results := make(chan error, 2) // one for each Run
 	run := func(queue func(cuda.Stream) error) {
 		results <- g.Do(func() error { return g.InternalStreams.Run(g, queue) })
 	}
@@ -139,7 +142,7 @@ func TestInternalStreamsDoNotWaitForEachOther(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(failAfter):
 		t.Error("Run waits for the queue function of another Run")
 	}
 

@@ -8,16 +8,16 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Properties are constant properties of a GPU and of its segments, allocations that other processes
-// can map. A process on the same machine imports a segment by file descriptor, one on another
-// machine by fabric handle (NVLink), if the GPU supports fabric handles.
+// Properties are constant properties of a GPU and its segments. A segment is an allocation that
+// other processes can import: by file descriptor on the same machine, or by fabric handle on
+// another machine that NVLink connects.
 type Properties struct {
 	Model           string              // for example "NVIDIA H200"
 	Major           int                 // of the compute capability, 9 for an H200
 	Multiprocessors int                 // count
-	SegmentProp     cuda.AllocationProp // how to allocate segments
+	SegmentProp     cuda.AllocationProp // allocation properties of segments
 	NoFabricReason  string              // why segments have no fabric handles, or ""
-	Granularity     int64               // unit of segment sizes and offsets, in bytes
+	Granularity     int64               // segment sizes and offsets are multiples of it, in bytes
 	Accessors       []cuda.Device       // this GPU and all visible GPUs that can access its memory
 }
 
@@ -50,14 +50,14 @@ func (g *GPU) queryProperties() (err error) {
 	return err
 }
 
-// setSegmentProp copies the choices of NCCL's own allocator, so that NCCL can register segments.
+// setSegmentProp copies the properties of NCCL's allocator, so that NCCL can register segments.
 func (g *GPU) setSegmentProp() error {
-	vmmSupport, err := g.Attribute(cuda.AttributeVMMSupported)
+	hasVirtualMemory, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
 		return err
 	}
 
-	if vmmSupport == 0 {
+	if hasVirtualMemory == 0 {
 		return fmt.Errorf("the GPU has no virtual memory management: %w", driver.ErrUnsupported)
 	}
 
@@ -76,13 +76,14 @@ func (g *GPU) setSegmentProp() error {
 	return nil
 }
 
-// checkFabric allocates memory with prop, and returns an error if it cannot have a fabric handle.
+// checkFabric returns an error if the GPU cannot allocate memory with prop, which requests a fabric
+// handle.
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.hasAttribute(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support fabric handles")
 	}
 
-	const recommended = false // use the minimum
+	const recommended = false // the minimum suffices for a test
 	bytes, err := g.CUDA.Granularity(prop, recommended)
 	if err != nil {
 		return err
@@ -102,13 +103,13 @@ func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	return nil
 }
 
-// hasAttribute reports the value of a boolean attribute, or false if the driver does not know it.
+// hasAttribute returns false for an attribute that the driver does not know.
 func (g *GPU) hasAttribute(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
 	return err == nil && value != 0
 }
 
-// findAccessors considers all visible GPUs, because the ranks of a process share mappings.
+// findAccessors includes peers, because all GPUs of a process share the same mappings.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	gpuCount, err := g.CUDA.DeviceCount()
 	if err != nil {

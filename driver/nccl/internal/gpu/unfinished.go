@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// A stream can be closed while its kernels still use memory (AddUnfinished). Requests to free
-// memory are then queued (FreeWhenIdle), and executed in order after the kernels (Reclaim).
+// A kernel can outlive its stream. AddUnfinished registers such kernels, FreeWhenIdle defers frees
+// while any of them may run, and Reclaim later runs the deferred frees in order.
 
-// unfinishedItem makes isDone comparable by pointer.
+// unfinishedItem is compared by pointer, because functions are not comparable.
 type unfinishedItem struct{ isDone func() bool }
 
 // AddUnfinished makes MustKeepMemory return true until isDone returns true. isDone may be called on
@@ -19,8 +19,8 @@ func (g *GPU) AddUnfinished(isDone func() bool) {
 	g.unfinishedWork = append(g.unfinishedWork, &unfinishedItem{isDone: isDone})
 }
 
-// MustKeepMemory reports whether work is unfinished or a kernel of the process never exits (Stuck).
-// Unmapping memory could then block, or crash a kernel and invalidate the context.
+// MustKeepMemory reports whether unmapping memory could block or crash a kernel, because work is
+// unfinished or, if Stuck is set, a kernel never exits.
 func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -48,7 +48,7 @@ func (g *GPU) removeUnfinished(item *unfinishedItem) {
 	g.unfinishedWork = slices.DeleteFunc(g.unfinishedWork, isItem)
 }
 
-// firstUnfinished returns nil if no work is unfinished.
+// firstUnfinished returns nil if all work is done.
 func (g *GPU) firstUnfinished() *unfinishedItem {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -59,8 +59,8 @@ func (g *GPU) firstUnfinished() *unfinishedItem {
 	return g.unfinishedWork[0]
 }
 
-// FreeWhenIdle calls free and returns its error. If memory must stay mapped or earlier frees are
-// queued, it returns nil and leaves the call to a later Reclaim, which returns the error.
+// FreeWhenIdle calls free and returns its error. If memory must stay mapped or an earlier free is
+// deferred, FreeWhenIdle defers free to a later Reclaim and returns nil.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	mustKeep := g.MustKeepMemory()
 	g.mu.Lock()
@@ -75,9 +75,9 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim runs the deferred frees in order while MustKeepMemory returns false. allFreed reports
-// whether none is left. err joins their errors and those of ReportInReclaim. The caller must not
-// hold any lock of the backend.
+// Reclaim runs the deferred frees in order until MustKeepMemory returns true. allFreed reports
+// whether all have run. err joins the errors of the frees and of ReportInReclaim. The caller must
+// not hold any lock of package nccl.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	err = g.takeUnreported()
 	for !g.MustKeepMemory() {
@@ -87,9 +87,9 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 			freeErr := free()
 			err = errors.Join(err, freeErr)
 			g.endFree()
-		case otherFreeEnded != nil: // another goroutine is running the first
+		case otherFreeEnded != nil: // another goroutine is running a free
 			<-otherFreeEnded
-		default: // none is left
+		default: // no free is left
 			return true, err
 		}
 	}
@@ -97,30 +97,30 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
-// beginFree returns the first deferred free. The caller must run it and then call endFree. If
-// another goroutine is running it, beginFree returns only a channel that is closed afterwards.
+// beginFree returns the first deferred free, which the caller must run before it calls endFree. If
+// another goroutine is running that free, beginFree returns only a channel, closed by endFree.
 func (g *GPU) beginFree() (free func() error, otherFreeEnded <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.reclaiming != nil {
-		return nil, g.reclaiming
+	if g.firstFreeEnded != nil {
+		return nil, g.firstFreeEnded
 	}
 
 	if len(g.deferredFrees) == 0 {
 		return nil, nil
 	}
 
-	g.reclaiming = make(chan struct{})
+	g.firstFreeEnded = make(chan struct{})
 	return g.deferredFrees[0], nil
 }
 
-// endFree removes the first deferred free, which until then keeps FreeWhenIdle from overtaking it.
+// endFree removes the first deferred free. FreeWhenIdle defers later frees until then.
 func (g *GPU) endFree() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.deferredFrees = slices.Delete(g.deferredFrees, 0, 1)
-	close(g.reclaiming)
-	g.reclaiming = nil
+	close(g.firstFreeEnded)
+	g.firstFreeEnded = nil
 }
 
 // ReportInReclaim makes the next Reclaim return err.
@@ -139,8 +139,8 @@ func (g *GPU) takeUnreported() error {
 	return err
 }
 
-// ReclaimBeforeMap is Reclaim for collective calls that map memory. It keeps errors for the next
-// Reclaim, because such a call must not fail on one rank only.
+// ReclaimBeforeMap is Reclaim for calls that all ranks must make together. It keeps errors for the
+// next Reclaim, because such a call must not fail on one rank only.
 func (g *GPU) ReclaimBeforeMap() {
 	if _, err := g.Reclaim(); err != nil {
 		g.ReportInReclaim(err)

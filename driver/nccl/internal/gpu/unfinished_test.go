@@ -19,24 +19,26 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 
 	var mu sync.Mutex
 	var freed []int // guarded by mu
-	areAllFreed := func() bool {
+	allFreed := func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(freed) == freeCount
 	}
 	var reclaimers sync.WaitGroup
-	for range 4 {
+	for range 4 { // arbitrary
 		reclaimers.Go(func() {
-			for !areAllFreed() {
-				_, _ = g.Reclaim() // false until the work has ended; the frees return no errors
+			for !allFreed() {
+				_, _ = g.Reclaim() // the order of the frees is checked below
 			}
 		})
 	}
 
 	var want []int
 	for i := range freeCount {
-		isSecondHalf := i > freeCount/2
-		hasEnded.Store(isSecondHalf)
+		if i == freeCount/2 {
+			hasEnded.Store(true) // earlier frees were deferred, later ones compete with Reclaim
+		}
+
 		want = append(want, i)
 		err := g.FreeWhenIdle(func() error {
 			mu.Lock()
@@ -71,7 +73,7 @@ func checkNothingLeft(t *testing.T, g *GPU) {
 	}
 }
 
-// Reclaim waits for a free that another Reclaim is running, because its caller needs the memory.
+// Reclaim waits for a free that another Reclaim is running.
 func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	var g GPU
 	var hasEnded atomic.Bool
@@ -88,17 +90,9 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	}
 
 	hasEnded.Store(true)
-	startReclaim := func() chan bool {
-		result := make(chan bool, 1)
-		go func() {
-			allFreed, _ := g.Reclaim() // the deferred function returns no error
-			result <- allFreed
-		}()
-		return result
-	}
-	first := startReclaim()
+	first := startReclaim(&g)
 	<-begun
-	second := startReclaim()
+	second := startReclaim(&g)
 	select {
 	case <-second:
 		t.Fatal("Reclaim did not wait for the other Reclaim")
@@ -106,11 +100,21 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	}
 
 	close(proceed)
-	for _, result := range []chan bool{first, second} {
+	for _, result := range []<-chan bool{first, second} {
 		if allFreed := <-result; !allFreed {
 			t.Error("Reclaim = false, want true")
 		}
 	}
+}
+
+// startReclaim calls Reclaim on a new goroutine and sends the result allFreed.
+func startReclaim(g *GPU) <-chan bool {
+	result := make(chan bool, 1)
+	go func() {
+		allFreed, _ := g.Reclaim() // no free of these tests returns an error
+		result <- allFreed
+	}()
+	return result
 }
 
 // MustKeepMemory notices work that is added during isDone.

@@ -18,13 +18,13 @@ func Main(m *testing.M) { os.Exit(run(m)) }
 // run returns the exit code of the process.
 func run(m *testing.M) int {
 	if _, err := cuda.Load(); err != nil {
-		library, _, err := softgpu.Build() // libcuda and libnccl
+		libcuda, _, err := softgpu.Build() // the second result is libnccl
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 
-		if err := os.Setenv(cuda.PathVariable, library); err != nil {
+		if err := os.Setenv(cuda.PathVariable, libcuda); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -60,9 +60,8 @@ func Open(t *testing.T) *gpu.GPU {
 	return g
 }
 
-// DelayInternalWork blocks the next internal stream during call. g.Timeout is a millisecond
-// meanwhile, so the first InternalStreams.Run times out. Afterwards, DelayInternalWork waits for
-// the work.
+// DelayInternalWork blocks an internal stream during call, so that the first InternalStreams.Run of
+// call times out. Afterwards, DelayInternalWork waits for the delayed work.
 func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	t.Helper()
 	err := g.Do(func() error {
@@ -100,7 +99,7 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	}
 }
 
-// nextInternalStream returns the stream that the next Run will take: the last one in use.
+// nextInternalStream returns the stream that the next Run will take, because it was used last.
 func nextInternalStream(g *gpu.GPU) (cuda.Stream, error) {
 	var next cuda.Stream
 	err := g.InternalStreams.Run(g, func(stream cuda.Stream) error {
