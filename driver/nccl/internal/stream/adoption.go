@@ -8,18 +8,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoptedState is the state of an adopted stream, which belongs to another library (the owner). For
-// other streams, it is zero.
+// adoptedState is the state of an adopted stream, which belongs to another library (the owner), and
+// the zero value for other streams.
 //
 // The owner can begin a capture at any time: CUDA then records work into a graph instead of running
-// it. To ask CUDA whether the stream is idle would invalidate the capture, so symmem queries
-// queuedEnd instead, an event that it records after its work.
+// the work. A query of the stream would invalidate the capture. symmem therefore records the event
+// queuedEnd after its work, and queries only this event.
 type adoptedState struct {
 	isAdopted      bool
 	streams        *Streams
 	handle         cuda.Stream
-	queuedEnd      Event                           // recorded with Stream.Mu held
-	Recording      bool                            // in a capture of the owner; guarded by Stream.Mu
+	queuedEnd      Event                           // written with Stream.Mu held
+	Recording      bool                            // into a capture of the owner; guarded by Stream.Mu
 	queryMu        ranked.RWMutex[adoptionQueryMu] // read-locked by queries of the capture status
 	queriesStopped bool                            // guarded by queryMu
 }
@@ -27,9 +27,9 @@ type adoptedState struct {
 // Adopted reports whether another library owns the stream.
 func (a *adoptedState) Adopted() bool { return a.isAdopted }
 
-// IsCapturing reports whether an adopted stream is being captured or, in the case of CUDA's default
-// stream, cannot be used because of a capture of another stream. It returns false for streams that
-// are not adopted, and after stopQueries.
+// IsCapturing reports whether an adopted stream is being captured. CUDA's default stream also
+// counts as captured while a capture of another stream blocks it. IsCapturing returns false for
+// streams that are not adopted, and after stopQueries.
 func (a *adoptedState) IsCapturing() (bool, error) {
 	a.queryMu.RLock()
 	defer a.queryMu.RUnlock()
@@ -41,49 +41,50 @@ func (a *adoptedState) IsCapturing() (bool, error) {
 	status, err := gpu.Get(device, func() (cuda.CaptureStatus, error) {
 		return device.CUDA.CaptureStatus(a.handle)
 	})
-	isBlocked := errors.Is(err, cuda.ErrCaptureImplicit) // the default stream, by another capture
-	if isBlocked {
+	isBlockedDefaultStream := errors.Is(err, cuda.ErrCaptureImplicit)
+	if isBlockedDefaultStream {
 		return true, nil
 	}
 
 	return status != cuda.CaptureNone, err
 }
 
-// stopQueries prevents further queries and waits for running ones, because the owner may then
-// destroy the stream.
+// stopQueries prevents further queries and waits for running ones. The owner may destroy the stream
+// afterwards.
 func (a *adoptedState) stopQueries() {
 	a.queryMu.Lock()
 	defer a.queryMu.Unlock()
 	a.queriesStopped = true
 }
 
-// recordEndEvent calls beforeMove, and then moves queuedEnd behind all work on the stream,
-// including the owner's. During a capture, it only returns true. The caller must hold Stream.Mu.
-func (a *adoptedState) recordEndEvent(beforeMove func() error) (isCapturing bool, err error) {
+// recordEndEvent records the events of all groups, and then moves queuedEnd behind all work on an
+// adopted stream, including the owner's. During a capture, it does nothing and returns true. The
+// caller must hold s.Mu.
+func recordEndEvent(s *Stream) (isCapturing bool, err error) {
 	for {
 		var point *Point
-		point, isCapturing, err = a.recordPoint()
+		point, isCapturing, err = s.recordPoint()
 		if isCapturing || err != nil {
 			return isCapturing, err
 		}
 
-		// Retry if the point was recorded in a short capture that has ended already. Other errors of
-		// the query are device errors, which the next query of queuedEnd returns, too.
+		// Ignore other errors here. The next query of queuedEnd returns them.
 		_, queryErr := point.isReached()
-		if errors.Is(queryErr, cuda.ErrCapturedEvent) {
+		isFromEndedCapture := errors.Is(queryErr, cuda.ErrCapturedEvent)
+		if isFromEndedCapture {
 			continue
 		}
 
-		err = beforeMove()
-		a.queuedEnd.setPoint(point) // valid even if beforeMove has failed
+		err = recordAllGroups(s)
+		s.queuedEnd.setPoint(point) // even after an error, because the point is valid
 		return false, err
 	}
 }
 
-// recordPoint records a new point after all work on the stream. During a capture, it returns true,
-// and the caller must not use the point.
+// recordPoint records a new point after all work on the stream. If isCapturing is true, the caller
+// must not use the point.
 func (a *adoptedState) recordPoint() (point *Point, isCapturing bool, err error) {
-	// Check first, because EventRecord fails on the default stream while any stream is captured.
+	// EventRecord would fail on the default stream during the capture of another stream.
 	isCapturing, err = a.IsCapturing()
 	if isCapturing || err != nil {
 		return nil, isCapturing, err

@@ -8,29 +8,26 @@ import (
 )
 
 // BusyStreams lists the streams on which a communicator may have unfinished work. Each launch adds
-// its stream. A watcher goroutine polls AllIdle, which removes idle streams, and sleeps while the
-// list is empty.
+// its stream. A watcher goroutine calls AllIdle to remove idle streams, and sleeps while the list
+// is empty.
 //
-// A launch must hold its stream's lock from IsAdded until CUDA has accepted the work. AllIdle keeps
-// locked streams, even if they still look idle to CUDA.
+// A launch must hold its stream's lock from IsAdded until CUDA has accepted the work, because
+// AllIdle keeps a locked stream in the list.
 type BusyStreams struct {
 	lastAdded atomic.Pointer[Stream] // cache for IsAdded
-	Watching  atomic.Bool            // the watcher is running or about to run
+	Watching  atomic.Bool            // the watcher is awake or about to wake
 	Wake      chan struct{}          // wakes the watcher; capacity 1
 
-	// WindowKernels is set while NCCL kernels that access registered memory may be running.
-	WindowKernels atomic.Bool
-	// OtherKernels is set while other NCCL kernels may be running. It is never cleared after
-	// closedWhileBusy.
-	OtherKernels atomic.Bool
+	WindowKernels atomic.Bool // NCCL kernels that access registered memory may be running
+	OtherKernels  atomic.Bool // other NCCL kernels may be running; stays set if closedWhileBusy is set
 
 	mu              ranked.Mutex[busyMu] // guards the following fields
 	streams         []*Stream
 	closedWhileBusy bool // a removed stream was closed with unfinished work
 }
 
-// IsAdded reports whether Add is unnecessary. It may return false for a stream in the list, so that
-// it is small enough to be inlined.
+// IsAdded returns true if Add is unnecessary. It checks only the last added stream, so that the
+// compiler can inline it.
 func (b *BusyStreams) IsAdded(s *Stream) bool {
 	return b.lastAdded.Load() == s && b.Watching.Load()
 }
@@ -47,7 +44,7 @@ func (b *BusyStreams) Add(s *Stream) {
 	b.WakeWatcher()
 }
 
-// WakeWatcher starts the watcher unless it is running.
+// WakeWatcher wakes the watcher unless Watching is set.
 func (b *BusyStreams) WakeWatcher() {
 	if b.Watching.Load() {
 		return
@@ -56,7 +53,7 @@ func (b *BusyStreams) WakeWatcher() {
 	b.Watching.Store(true)
 	select {
 	case b.Wake <- struct{}{}:
-	default: // an earlier send will start the watcher
+	default: // an earlier send will wake the watcher
 	}
 }
 
@@ -72,11 +69,11 @@ func (b *BusyStreams) Streams() []*Stream {
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// First make later launches add their streams again. A launch for which IsAdded has already
-	// returned true holds the lock of its stream, which is therefore not idle.
+	// Later launches must add their streams again. A launch that has already called IsAdded holds the
+	// lock of its stream, so Idle returns false below.
 	b.lastAdded.Store(nil)
 	b.streams = slices.DeleteFunc(b.streams, func(s *Stream) bool {
-		isIdle := s.Idle() // true for a closed stream, even with unfinished work
+		isIdle := s.Idle() // true for any closed stream
 		if isIdle && s.closedWhileBusy.Load() {
 			b.closedWhileBusy = true
 		}
@@ -95,7 +92,7 @@ func (b *BusyStreams) AllIdle() bool {
 	return true
 }
 
-// Idle reports whether s and all streams in the list are idle. The caller must hold the lock of s.
+// Idle reports whether s and all listed streams are idle. The caller must hold s.Mu.
 func (b *BusyStreams) Idle(s *Stream) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,12 +11,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Point owns a CUDA event, which marks a position in the work of a stream and moves when it is
-// recorded again. The CUDA event returns to a pool when the Point becomes unreachable.
+// Point owns a CUDA event, a mark in the work of a stream. Recording the event again moves the
+// mark. The CUDA event returns to a pool when the Point becomes unreachable.
 type Point struct {
-	// This pointer also keeps Go from batching Points with other small objects in one allocation,
-	// which would delay their cleanups.
-	streams *Streams
+	streams *Streams // also keeps Points out of Go's tiny allocator, which would delay cleanups
 	Handle  cuda.Event
 }
 
@@ -32,9 +30,9 @@ func (streams *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// NewPointAfter returns a point behind the waits that the function wait adds to a stream. The
-// stream is new, because an existing one might be capturing. The CUDA context must be current.
-func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
+// NewPointAfter calls addWaits with a temporary stream, and returns a point behind the waits. An
+// existing stream could be capturing. The CUDA context must be current.
+func (streams *Streams) NewPointAfter(addWaits func(stream cuda.Stream) error) (*Point, error) {
 	p, err := streams.NewPoint()
 	if err != nil {
 		return nil, err
@@ -45,9 +43,9 @@ func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Poi
 		return nil, err
 	}
 
-	waitErr := wait(temporary)
+	waitErr := addWaits(temporary)
 	recordErr := streams.GPU.CUDA.EventRecord(p.Handle, temporary)
-	destroyErr := streams.GPU.CUDA.StreamDestroy(temporary) // its work still runs
+	destroyErr := streams.GPU.CUDA.StreamDestroy(temporary) // the waits continue
 	return p, errors.Join(waitErr, recordErr, destroyErr)
 }
 
@@ -58,12 +56,12 @@ func (p *Point) isReached() (done bool, err error) {
 		return err
 	})
 	runtime.KeepAlive(p)           // keeps the CUDA event out of the pool during the query
-	p.streams.HappensBefore.Load() // makes the writes of earlier host functions visible
+	p.streams.HappensBefore.Load() // makes writes of host functions visible
 	return done, err
 }
 
-// Event marks the position at which it was last recorded. Several Events can share a Point. Record
-// replaces a shared Point instead of moving it.
+// Event marks the position of its last Record. Several Events can share a Point, so Record replaces
+// a shared Point instead of moving it.
 type Event struct {
 	streams *Streams
 
@@ -79,8 +77,7 @@ func (e *Event) Point() *Point {
 	return e.point
 }
 
-// Query reports whether the stream has reached the event. It returns true for an event that has
-// never been recorded.
+// Query reports whether the stream has reached the event or the event has never been recorded.
 func (e *Event) Query() (done bool, err error) {
 	point := e.Point()
 	if point == nil {
@@ -93,10 +90,10 @@ func (e *Event) Query() (done bool, err error) {
 // Done reports whether the stream has reached the event or the device has failed.
 func (e *Event) Done() bool { return hasEnded(e.Query()) }
 
-// hasEnded evaluates a query of a stream or an event. No work is running after a device error, but
-// work may be running if a capture forbids the query.
-func hasEnded(done bool, err error) bool {
-	isDeviceError := err != nil && !errors.Is(err, cuda.ErrCaptureUnsupported)
+// hasEnded interprets the results of a query of a stream or an event. A device error ends all work.
+func hasEnded(done bool, queryErr error) bool {
+	isForbiddenByCapture := errors.Is(queryErr, cuda.ErrCaptureUnsupported)
+	isDeviceError := queryErr != nil && !isForbiddenByCapture
 	return done || isDeviceError
 }
 
@@ -120,9 +117,8 @@ func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	return api.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// newFixedPoint returns a point for graphs that wait for the event. Unlike e.point, it does not
-// move with the next Record. It is nil if the event has never been recorded. The CUDA context must
-// be current.
+// newFixedPoint returns a point at the current position of the event, which the next Record does
+// not move, or nil if the event has never been recorded. The CUDA context must be current.
 func (e *Event) newFixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,8 +131,8 @@ func (e *Event) newFixedPoint() (*Point, error) {
 	})
 }
 
-// Record moves the event behind the queued work of a stream. The caller must prevent, usually with
-// the stream's lock, that the stream is destroyed or captured meanwhile. The CUDA context must be
+// Record moves the event behind the queued work of a stream. The caller usually holds the stream's
+// lock, because the stream must not be captured or destroyed meanwhile. The CUDA context must be
 // current.
 func (e *Event) Record(stream cuda.Stream) error {
 	e.mu.Lock()
@@ -160,7 +156,7 @@ func (e *Event) Record(stream cuda.Stream) error {
 	return nil
 }
 
-// setPoint replaces the event's point by one that no other event uses.
+// setPoint moves the event to a point that no other event uses.
 func (e *Event) setPoint(point *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -168,7 +164,7 @@ func (e *Event) setPoint(point *Point) {
 	e.isShared = false
 }
 
-// sharePoint moves e to the position of other.
+// sharePoint moves e to the point of other.
 func (e *Event) sharePoint(other *Event) {
 	other.mu.Lock()
 	point := other.point
@@ -180,11 +176,9 @@ func (e *Event) sharePoint(other *Event) {
 	e.isShared = true
 }
 
-// RecordAfter returns an event at the end of the work that symmem has queued on s. The conditions
-// of Record apply.
-//
-// The result is e, except for an adopted stream (of another library) without keepPoint. RecordAfter
-// then returns s.queuedEnd, which moves when symmem queues more work.
+// RecordAfter returns an event at the end of the work that symmem has queued on s, usually e.
+// Without keepPoint, it may instead return an event of s that moves when symmem queues more work.
+// The caller has the same obligations as for Record.
 func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
 	if !s.isAdopted {
 		e.streams = s.streams
@@ -192,13 +186,13 @@ func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
 		return e, err
 	}
 
-	if !keepPoint {
-		return &s.queuedEnd, nil
+	if keepPoint {
+		e.streams = s.streams
+		e.sharePoint(&s.queuedEnd)
+		return e, nil
 	}
 
-	e.streams = s.streams
-	e.sharePoint(&s.queuedEnd)
-	return e, nil
+	return &s.queuedEnd, nil
 }
 
 // eventPool holds the CUDA events of unreachable Points for reuse.
@@ -210,9 +204,9 @@ type eventPool struct {
 // take creates an event if the pool is empty.
 func (p *eventPool) take(streams *Streams) (cuda.Event, error) {
 	p.mu.Lock()
-	if n := len(p.unused); n > 0 {
-		handle := p.unused[n-1]
-		p.unused = p.unused[:n-1]
+	if last := len(p.unused) - 1; last >= 0 {
+		handle := p.unused[last]
+		p.unused = p.unused[:last]
 		p.mu.Unlock()
 		return handle, nil
 	}

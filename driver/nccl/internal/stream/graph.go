@@ -11,25 +11,25 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is work, such as copies and group calls (collectives of a communicator), that a stream has
-// recorded instead of running it. Each Launch queues all of it on a stream. Launches of one graph
-// do not overlap. Close a Graph before the communicators of its calls.
+// Graph is work captured from a stream, such as copies and group calls (collectives of a
+// communicator). Each Launch queues all work of the graph on a stream. Launches of one graph do not
+// overlap. Close a Graph before the communicators of its calls.
 type Graph struct {
 	streams       *Streams
 	Calls         Calls
 	priorWork     *Event          // end of the work before the capture; nil if the stream was idle
-	endEvents     []*Event        // user events of the capture, recorded at the end of each launch
-	awaitedPoints []*Point        // for which each launch waits
+	endEvents     []*Event        // user events, recorded at the end of each launch
+	awaitedPoints []*Point        // each launch waits for these points
 	hostFuncs     []cuda.HostFunc // host functions of the capture
-	words         []*gpu.Word     // one for each of hostFuncs; see addHostFunc
+	words         []*gpu.Word     // words[i] signals the end of hostFuncs[i]
 	HasOtherWaits bool            // launches may wait for more than the graph's group calls
-	lastLaunchEnd *Event          // recorded after each launch; nil before the end of the capture
+	lastLaunchEnd *Event          // recorded after each launch; nil during the capture
 
 	mu          ranked.Mutex[graphMu] // guards the following fields
-	executable  cuda.GraphExec        // 0 if there is none
-	cudaGraph   cuda.Graph            // 0 if there is none
+	executable  cuda.GraphExec        // 0 before its creation and after its destruction
+	cudaGraph   cuda.Graph            // 0 before its creation and after its destruction
 	closed      bool                  // Close has been called
-	isDestroyed bool                  // Close has succeeded
+	isDestroyed bool                  // Close has destroyed the CUDA graph
 }
 
 // Calls holds the group calls of a graph. Each launch gives them new sequence numbers.
@@ -45,9 +45,9 @@ type Calls interface {
 	Close(launchesEnded bool)
 }
 
-// addHostFunc adds a call of run, on a new goroutine, to the capture. Each launch of the graph
-// waits until run has stored value in word. Launches share the word, because they do not overlap.
-func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, value uint32)) error {
+// addHostFunc makes each launch of the graph call run on a new goroutine, and wait until run has
+// stored done in word. Launches share the word, because they do not overlap.
+func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, done uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
 	if err != nil {
@@ -124,8 +124,7 @@ func (g *Graph) launchLocked(s *Stream) error {
 
 	mayWaitForOthers := g.HasOtherWaits || s.isAdopted // the owner's work can wait for anything
 	if mayWaitForOthers {
-		// A group's next call on another stream will wait for the group's event on s. Record the
-		// event now, before the launch, so that the call does not wait for the launch, too.
+		// Otherwise, a group's next call on another stream would also wait for this launch.
 		if err := recordAllGroups(s); err != nil {
 			return err
 		}
@@ -160,8 +159,8 @@ func checkCanLaunch(s *Stream) error {
 	return nil
 }
 
-// Queue launches the CUDA graph. The caller must hold the locks of graph and stream, and the CUDA
-// context must be current.
+// Queue launches the CUDA graph. The caller must hold the locks of the graph and the stream, and
+// the CUDA context must be current.
 func (g *Graph) Queue(s *Stream) error {
 	return g.streams.GPU.CUDA.GraphLaunch(g.executable, s.CUDA)
 }
@@ -178,8 +177,8 @@ func (g *Graph) RecordEvents(s *Stream) error {
 }
 
 // Close waits for launches, for a limited time, and destroys the graph. If CUDA cannot destroy the
-// graph, NCCL still refers to the resources of its calls, so Close does not free them. The next
-// Close, at the latest that of the device, tries again.
+// graph, Close keeps the resources of the graph's calls, because NCCL still uses them. The next
+// Close tries again, at the latest in Streams.CloseGraphs.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -190,7 +189,7 @@ func (g *Graph) Close() error {
 	g.closed = true
 	waitErr := g.awaitLaunches()
 	if err := g.streams.GPU.Do(g.destroy); err != nil {
-		g.streams.addOpenGraph(g) // missing after a failed endCapture
+		g.streams.addOpenGraph(g) // a failed endCapture has not added g
 		return errors.Join(waitErr, err)
 	}
 
@@ -200,7 +199,7 @@ func (g *Graph) Close() error {
 	}
 
 	launchesEnded := waitErr == nil
-	if launchesEnded { // otherwise, leak the words, which a launch may still use
+	if launchesEnded { // otherwise, launches may still use the words
 		g.streams.GPU.Words.Put(g.words...)
 	}
 
@@ -221,8 +220,8 @@ func (g *Graph) awaitLaunches() error {
 	return g.lastLaunchEnd.Synchronize(ctx)
 }
 
-// destroy skips what an earlier destroy has destroyed. The caller must hold g.mu, with the CUDA
-// context current.
+// destroy can be repeated after an error. The caller must hold g.mu, and the CUDA context must be
+// current.
 func (g *Graph) destroy() error {
 	api := g.streams.GPU.CUDA
 	if g.executable != 0 {

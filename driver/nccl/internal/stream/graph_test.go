@@ -24,8 +24,8 @@ func newBlockedStream(t *testing.T, streams *Streams) (s *Stream, unblock func()
 	return s, func() { close(gate) }
 }
 
-// CUDA refuses queries on all threads while another library captures a stream in global mode. The
-// queried stream then counts as busy, because memory of an idle stream may be unmapped.
+// A stream counts as busy if CUDA refuses to query it because another library captures another
+// stream in global mode. Otherwise, symmem could unmap memory that the stream uses.
 func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 	streams := newStreams(t)
 	s, unblock := newBlockedStream(t, streams)
@@ -36,7 +36,7 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 
 	g := streams.GPU
 	for name, query := range map[string]func() bool{"Idle": s.Idle, "Done": event.Done} {
-		g.Adopted.Store(false) // set by the previous refused query
+		g.Adopted.Store(false) // so that CUDA refuses this query, too
 		endCapture := beginForeignCapture(t, g)
 		if query() {
 			t.Errorf("%s() = true before the work has completed, want false", name)
@@ -56,7 +56,6 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 }
 
 // beginForeignCapture begins a capture in global mode on another thread, as another library would.
-// endCapture accepts a capture that a query has invalidated.
 func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 	t.Helper()
 	begun := make(chan error)
@@ -71,7 +70,7 @@ func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 
 			begun <- err
 			<-end
-			_, _ = g.CUDA.EndCapture(stream) // fails if the capture is invalid
+			_, _ = g.CUDA.EndCapture(stream) // fails if a query has invalidated the capture
 			return errors.Join(err, g.CUDA.StreamDestroy(stream))
 		})
 	}()

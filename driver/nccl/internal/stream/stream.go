@@ -12,11 +12,11 @@ import (
 )
 
 // Stream is a CUDA stream, a queue of work for the GPU. An adopted stream belongs to another
-// library (the owner), which may queue work, capture the stream into a graph, or destroy it at any
-// time.
+// library, the owner, which may use, capture or destroy the stream at any time.
 //
-// The calls of a group (a communicator) run in order, even on different streams: a call on a new
-// stream waits for an event that the group records on its previous stream.
+// The calls of a group (a communicator) run in order, even on different streams: when a group
+// changes streams, it records an event on the previous stream, and its next call waits for the
+// event.
 type Stream struct {
 	streams *Streams
 	gpu     *gpu.GPU
@@ -25,9 +25,9 @@ type Stream struct {
 	Mu              ranked.Spin[streamMu]
 	Capture         *Graph      // graph between BeginCapture and EndCapture; guarded by Mu
 	closed          atomic.Bool // written with Mu held
-	closedWhileBusy atomic.Bool // set if Close left unfinished work
+	closedWhileBusy atomic.Bool // Close has left unfinished work
 	waitState
-	lastCall                  // of a group; guarded by Mu
+	lastCall                  // guarded by Mu
 	launchingGroups           // groups that have made calls on the stream; guarded by Mu
 	hostFuncCount   uint32    // number of queued host functions; guarded by Mu
 	hostFuncWord    *gpu.Word // number of completed host functions, or nil; guarded by Mu
@@ -77,12 +77,13 @@ func (s *Stream) submit(calls func() error) error {
 	return s.gpu.Do(calls)
 }
 
-// submitWork is submit for calls that queue work. On an adopted stream, it records events before
-// and after the work, and sets s.Recording while the owner captures the work.
+// submitWork is submit for calls that queue work. On an adopted stream, it also records the events
+// of all groups before the work and queuedEnd after the work. While it queues work into a capture
+// of the owner, s.Recording is true.
 func (s *Stream) submitWork(calls func() error) error {
 	return s.submit(func() error {
-		mayOwnerCapture := s.isAdopted && s.Capture == nil
-		if mayOwnerCapture {
+		isCapturedBySymmem := s.Capture != nil
+		if s.isAdopted && !isCapturedBySymmem {
 			isCapturing, err := s.IsCapturing()
 			if err != nil {
 				return err
@@ -101,8 +102,8 @@ func (s *Stream) submitWork(calls func() error) error {
 	})
 }
 
-// RecordQueued records queuedEnd after new work on an adopted stream that is not being captured.
-// The caller must hold s.Mu, with the CUDA context current.
+// RecordQueued records queuedEnd after new work on an adopted stream, except during a capture. The
+// caller must hold s.Mu, and the CUDA context must be current.
 func (s *Stream) RecordQueued() error {
 	isCapturing := s.Recording || s.Capture != nil
 	if !s.isAdopted || isCapturing {
@@ -112,12 +113,10 @@ func (s *Stream) RecordQueued() error {
 	return s.queuedEnd.Record(s.CUDA)
 }
 
-// RecordGroups makes each group whose previous call is on the stream record its event now. It skips
-// the group except, which may be nil. The caller must hold s.Mu.
-//
-// Otherwise, a group records the event only at its next call on another stream, which then also
-// waits for work queued here in between. Use RecordGroups before work that may block, such as any
-// work on an adopted stream, and before the stream is captured or closed.
+// RecordGroups makes each group whose previous call is on s record its event. except, which may be
+// nil, is skipped. Call RecordGroups before s is captured, closed or given work that may block,
+// such as any work on an adopted stream. A group that records its event later, at its next call on
+// another stream, would wait for such work. The caller must hold s.Mu.
 func (s *Stream) RecordGroups(except Group) error {
 	const isAbandoned = false
 	for _, g := range s.groups {
@@ -148,12 +147,12 @@ func (s *Stream) recordAllWork() (capturing bool, err error) {
 		return false, nil
 	}
 
-	return s.recordEndEvent(func() error { return recordAllGroups(s) })
+	return recordEndEvent(s)
 }
 
-// Refuse handles the error of a group's call that was not launched. On a busy stream, it returns
-// nil and leaves the error to the next Synchronize. It returns the error on an idle stream, and on
-// an adopted stream, for which Synchronize may never be called. The caller must hold s.Mu.
+// Refuse handles the error of a group's call that was not launched. On a busy stream, it leaves the
+// error to the next Synchronize and returns nil. On an idle stream, it returns the error, as on an
+// adopted stream, for which Synchronize may never be called. The caller must hold s.Mu.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.isAdopted || s.IdleLocked() {
 		s.MarkReported(g)

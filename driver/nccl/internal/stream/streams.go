@@ -17,23 +17,23 @@ import (
 
 // Streams creates the streams and events of a device, and closes its graphs.
 type Streams struct {
-	// The device sets these fields before the first use.
+	// The creator sets these fields before the first use.
 
 	GPU            *gpu.GPU
-	Groups         func() []Group       // communicators that are open or being torn down
-	LongestTimeout func() time.Duration // of the device and its groups
-	NewCalls       func() Calls         // returns empty Calls for a new Graph
+	Groups         func() []Group       // groups that are open or being torn down
+	LongestTimeout func() time.Duration // longest timeout of the device and its groups
+	NewCalls       func() Calls         // returns empty calls for a new Graph
 
 	Capturing atomic.Int32 // number of streams between BeginCapture and EndCapture
-	// HappensBefore orders host functions (Go functions queued on a stream) for Go's memory model,
-	// which does not know the order of a stream. A host function loads it at the start and
-	// increments it at the end. Load it after work has completed, to see the functions' writes.
+	// HappensBefore makes the writes of host functions (Go functions queued on a stream) visible
+	// according to Go's memory model. A host function loads HappensBefore first and increments it
+	// last. A goroutine that waits for a stream loads it afterwards.
 	HappensBefore atomic.Uint64
 	pool          eventPool
 
 	mu         ranked.Mutex[streamsMu] // guards the following fields
 	graphs     map[*Graph]struct{}     // open graphs
-	keptPoints []*Point                // possibly used by graphs of other libraries
+	keptPoints []*Point                // may be used by graphs of other libraries
 }
 
 // NewStream creates a stream.
@@ -55,9 +55,8 @@ func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 			queuedEnd: Event{streams: streams},
 		},
 	}
-	// From now on, CUDA calls of the device must not disturb captures of the owner.
-	streams.GPU.Adopted.Store(true)
-	if _, err := s.IsCapturing(); err != nil { // the handle is not valid
+	streams.GPU.Adopted.Store(true)            // before the first call that could disturb a capture of the owner
+	if _, err := s.IsCapturing(); err != nil { // probably an invalid handle
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}
 
@@ -78,9 +77,9 @@ var errOtherDevice = errors.New("the stream belongs to another device")
 // NewEvent returns an event that has not been recorded.
 func (streams *Streams) NewEvent() *Event { return &Event{streams: streams} }
 
-// runHostFunc calls work, passes an error to report if work panics, and then stores value in done,
-// for which the stream waits.
-func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.Word, value uint32) {
+// runHostFunc calls work, and calls report with an error if work panics. It then stores done in
+// word, because the stream waits for this value.
+func (streams *Streams) runHostFunc(work func(), report func(error), word *gpu.Word, done uint32) {
 	streams.HappensBefore.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {
 		if err != nil {
@@ -88,25 +87,25 @@ func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.W
 		}
 
 		streams.HappensBefore.Add(1) // before Set, so that waiters see the writes of work
-		done.Set(value)
+		word.Set(done)
 	})
 }
 
-// keepInCapture keeps p reachable for the graph that another library is capturing on the stream: as
-// long as the graph exists or, with an old CUDA driver, until the device is closed.
+// keepInCapture keeps p reachable while the graph that another library is capturing on the stream
+// exists. With an old CUDA driver, it keeps p reachable for the lifetime of streams.
 func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
 	if err != nil {
 		return err
 	}
 
-	isActive := capture.Graph != 0
-	if !isActive {
+	isCapturing := capture.Graph != 0
+	if !isCapturing {
 		return nil
 	}
 
 	err = streams.GPU.CUDA.CallAfterGraph(capture.Graph, func() { runtime.KeepAlive(p) })
-	isDriverOld := errors.As(err, new(*cuda.MissingError))
+	isDriverOld := errors.As(err, new(*cuda.MissingError)) // CallAfterGraph needs CUDA 11.3
 	if isDriverOld {
 		streams.mu.Lock()
 		defer streams.mu.Unlock()
@@ -137,7 +136,7 @@ func (streams *Streams) removeGraph(g *Graph) {
 // CloseGraphs closes all open graphs and returns all errors.
 func (streams *Streams) CloseGraphs() error {
 	streams.mu.Lock()
-	graphs := slices.Collect(maps.Keys(streams.graphs)) // a copy, because Graph.Close locks mu
+	graphs := slices.Collect(maps.Keys(streams.graphs)) // a copy, because Graph.Close locks streams.mu
 	streams.mu.Unlock()
 	var errs []error
 	for _, g := range graphs {

@@ -164,7 +164,7 @@ func (s *Stream) Record(e driver.Event) error {
 		}
 
 		// Move queuedEnd after all work, unless the owner is capturing the stream.
-		_, err := s.recordEndEvent(func() error { return recordAllGroups(s) })
+		_, err := recordEndEvent(s)
 		event.sharePoint(&s.queuedEnd)
 		return err
 	})
