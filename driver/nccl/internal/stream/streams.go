@@ -55,7 +55,8 @@ func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 			queuedEnd: Event{streams: streams},
 		},
 	}
-	streams.GPU.Adopted.Store(true)            // before the first call that could disturb a capture of the owner
+	// Set Adopted first, so that no CUDA call of the device disturbs a capture of the owner.
+	streams.GPU.Adopted.Store(true)
 	if _, err := s.IsCapturing(); err != nil { // probably an invalid handle
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}
