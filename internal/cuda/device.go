@@ -10,14 +10,14 @@ import (
 // Device is a GPU or a MIG instance, a slice of a GPU. Its methods need no current context.
 type Device struct {
 	driver  *Driver
-	ordinal int32 // among the visible GPUs, from 0
+	ordinal int32 // argument of Driver.Device
 	handle  int32 // CUdevice
 }
 
 // Ordinal returns the device's number among the visible GPUs, from 0.
 func (d Device) Ordinal() int { return int(d.ordinal) }
 
-// textBytes is the size of the cells, memory for C, that hold a name or a PCI address.
+// textBytes is the maximum size of a name or a PCI address, with its terminating zero byte.
 const textBytes = 128
 
 // Name returns the device's product name, such as "NVIDIA H200".
@@ -44,8 +44,7 @@ func trimNUL(text [textBytes]byte) string {
 // 8bf0a1c2-5d6e-7f80-9a1b-2c3d4e5f6071. Before CUDA 11.4, a MIG instance has the UUID of its GPU.
 func (d Device) UUID() (string, error) {
 	getUUID := deviceGetUUID
-	hasUUID2 := d.driver.symbols[deviceGetUUID2] != 0 // since CUDA 11.4
-	if hasUUID2 {
+	if d.driver.has(deviceGetUUID2) { // since CUDA 11.4
 		getUUID = deviceGetUUID2
 	}
 
@@ -101,7 +100,7 @@ func (d Device) CanAccessPeer(peer Device) (bool, error) {
 	return canAccess != 0, err
 }
 
-// P2PAttribute identifies a property of the link between two devices (CUdevice_P2PAttribute).
+// P2PAttribute identifies a property of a link from one device to a peer (CUdevice_P2PAttribute).
 type P2PAttribute int32
 
 // The link properties that symmem reads.
@@ -117,9 +116,9 @@ func (d Device) P2PAttribute(attribute P2PAttribute, peer Device) (int, error) {
 	return int(value), err
 }
 
-// RetainPrimary returns the device's primary context, the CUDA state that symmem shares with
-// PyTorch, NCCL and other libraries of the process. The first call takes several hundred
-// milliseconds to create it. Call ReleasePrimary once for each call.
+// RetainPrimary returns the device's primary context, the CUDA state that all libraries of the
+// process share. The first call in the process creates the context, which takes several hundred
+// milliseconds. Each call needs a ReleasePrimary.
 func (d Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }

@@ -13,13 +13,12 @@ const PathVariable = "SYMMEM_CUDA"
 // Driver calls the functions of libcuda, the library of the CUDA driver. It is immutable and safe
 // for concurrent use.
 //
-// Most functions act on the current context of the calling thread. Get a context with
-// Device.RetainPrimary. Then call SetCurrent on each thread, or use the Driver of InContext.
+// Most functions act on the current context of the calling thread. Device.RetainPrimary returns a
+// context. Make it current with SetCurrent on each thread, or use the Driver that InContext
+// returns.
 type Driver struct {
-	// The embedded types group the methods by subject, and share one function table.
-
 	table
-	memory
+	memory // the following types group the methods by subject
 	streams
 	graphs
 	modules
@@ -35,11 +34,11 @@ func newDriver(functions table) *Driver {
 	}
 }
 
-// Load opens and initialises libcuda. It uses the first of paths that can be opened or is already
-// loaded. The default is $SYMMEM_CUDA or, if that is empty, libcuda.so.1.
+// Load opens and initializes the first libcuda of paths that is already loaded or can be loaded.
+// Without paths, it uses $SYMMEM_CUDA, or libcuda.so.1 if the variable is empty.
 //
-// The error matches ErrNoDriver if there is no suitable library, or a Code such as ErrNoDevice if
-// the initialisation (cuInit) fails.
+// The error matches ErrNoDriver if no suitable library exists, or the Code that cuInit returns,
+// such as ErrNoDevice.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -67,7 +66,7 @@ func Load(paths ...string) (*Driver, error) {
 	return d, nil
 }
 
-// Path returns the path of libcuda, or the name passed to Load if the path is unknown.
+// Path returns the path of libcuda, or the argument of Load if the path is unknown.
 func (d *Driver) Path() string { return d.library.Path() }
 
 // Version returns the newest CUDA version that the driver supports, such as 12090 for 12.9.
@@ -96,15 +95,15 @@ func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
-// InContext returns a Driver that makes a context current before each call, for goroutines that are
-// not locked to a thread. Do not use it for calls that must share a thread, such as captures.
+// InContext returns a Driver that makes a context current before each call, so that the goroutine
+// need not be locked to a thread. Do not use it for a capture, whose calls must share a thread.
 func (d *Driver) InContext(context Context) *Driver {
-	functions := d.table // a copy
+	functions := d.table
 	functions.stepBefore = d.ContextStep(context)
 	return newDriver(functions)
 }
 
-// ContextStep returns a dl.Step that makes a context current before a call to any C library.
+// ContextStep returns a C call that makes a context current before a call to any C library.
 func (d *Driver) ContextStep(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),

@@ -9,17 +9,17 @@ import (
 // graphs calls the functions for graphs.
 type graphs struct{ table }
 
-// Graph is work that can be launched repeatedly (CUgraph): nodes, such as kernels, with
-// dependencies between them.
+// Graph is work that can be launched repeatedly (CUgraph). It consists of nodes, such as kernels,
+// and of dependencies between nodes.
 type Graph uintptr
 
-// Node is valid as long as its graph (CUgraphNode).
+// Node is a node of a Graph (CUgraphNode), valid until the graph is destroyed.
 type Node uintptr
 
 // GraphExec is the executable form of a graph (CUgraphExec).
 type GraphExec uintptr
 
-// GraphInstantiate makes a GraphExec, which does not depend on the graph afterwards.
+// GraphInstantiate makes a GraphExec that remains valid if the graph changes or is destroyed.
 func (g *graphs) GraphInstantiate(graph Graph) (GraphExec, error) {
 	const noFlags = 0
 	return getValue[GraphExec](&g.table, graphInstantiate, uintptr(graph), noFlags)
@@ -67,41 +67,38 @@ func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) 
 		successors)
 }
 
-// changeDependencies calls newFunction, which also takes data of dependencies (edges), or
-// oldFunction if the driver lacks it.
+// changeDependencies calls newFunction or, on a driver that lacks it, oldFunction.
 func (g *graphs) changeDependencies(
 	oldFunction, newFunction function, graph Graph, nodes, successors []Node,
 ) error {
 	defer runtime.KeepAlive(nodes)
 	defer runtime.KeepAlive(successors)
-	n := uintptr(min(len(nodes), len(successors)))
-	hasNew := g.symbols[newFunction] != 0
-	if hasNew {
+	pairCount := uintptr(min(len(nodes), len(successors)))
+	if g.has(newFunction) {
 		const noEdgeData = 0
 		return g.call(newFunction, uintptr(graph), addressOf(nodes), addressOf(successors),
-			noEdgeData, n)
+			noEdgeData, pairCount)
 	}
 
-	return g.call(oldFunction, uintptr(graph), addressOf(nodes), addressOf(successors), n)
+	return g.call(oldFunction, uintptr(graph), addressOf(nodes), addressOf(successors), pairCount)
 }
 
-// CallAfterGraph makes CUDA call end once, after all launches have ended and the graph, its clones,
-// GraphExecs and parent graphs have been destroyed. The graph may still be under capture.
+// CallAfterGraph makes CUDA call cleanup once, after the last launch has ended and the graph, its
+// clones, GraphExecs and parent graphs have been destroyed. The graph may still be under capture.
 //
-// end runs on a CUDA thread. It must not call CUDA or NCCL, wait for a thread that does, or panic.
-// If CallAfterGraph fails, end is not called. Before CUDA 11.3, the error is a *MissingError.
-func (g *graphs) CallAfterGraph(graph Graph, end func()) error {
+// cleanup runs on a CUDA thread. It must not call CUDA or NCCL, wait for a thread that does, or
+// panic. It does not run if CallAfterGraph fails. Before CUDA 11.3, the error is a *MissingError.
+func (g *graphs) CallAfterGraph(graph Graph, cleanup func()) error {
 	for _, f := range []function{userObjectCreate, userObjectRelease, graphRetainUserObject} {
-		isMissing := g.symbols[f] == 0
-		if isMissing {
+		if !g.has(f) {
 			return &MissingError{Function: names[f], Path: g.library.Path()}
 		}
 	}
 
-	work := NewHostFuncOnce(end)
-	object, err := g.createUserObject(work)
+	destructor := NewHostFuncOnce(cleanup)
+	object, err := g.createUserObject(destructor)
 	if err != nil {
-		work.Release()
+		destructor.Release()
 		return err
 	}
 
@@ -109,7 +106,7 @@ func (g *graphs) CallAfterGraph(graph Graph, end func()) error {
 	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), oneReference,
 		moveReferences)
 	if err != nil {
-		work.Release() // first, so that the destructor does not call end
+		destructor.Release() // first, so that the next call does not run cleanup
 
 		// Report only the first error.
 		_ = g.call(userObjectRelease, uintptr(object), oneReference)
@@ -123,11 +120,11 @@ type userObject uintptr
 
 const oneReference = 1
 
-// createUserObject returns a userObject with one reference and the destructor work.
-func (g *graphs) createUserObject(work HostFunc) (userObject, error) {
+// createUserObject returns a userObject with one reference.
+func (g *graphs) createUserObject(destructor HostFunc) (userObject, error) {
 	const noDestructorSync = 1 // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC: the only supported flag
 	cell := dl.NewCell(userObject(0))
-	err := g.call(userObjectCreate, cell.Address(), uintptr(work), hostCallback(), oneReference,
-		noDestructorSync)
+	err := g.call(userObjectCreate, cell.Address(), uintptr(destructor), hostCallback(),
+		oneReference, noDestructorSync)
 	return cell.Take(), err
 }

@@ -20,7 +20,7 @@ type Function uintptr
 // modules calls the functions for modules and kernels.
 type modules struct{ table }
 
-// ModuleLoadData loads machine code (a cubin) or PTX, which the driver compiles, into the current
+// ModuleLoadData loads a cubin (machine code), or compiles and loads PTX code, in the current
 // context. image must end with a zero byte.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	endsWithZero := len(image) > 0 && image[len(image)-1] == 0
@@ -42,13 +42,12 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 	return function, err
 }
 
-// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise, CUDA loads each at
-// its first launch, which may wait for all running kernels (CUDA C++ Programming Guide, "Lazy
-// Loading"). Before CUDA 12.4, ModuleLoadFunctions does nothing.
+// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise, CUDA loads a kernel
+// at its first launch, which may wait for running kernels (CUDA C++ Programming Guide, "Lazy
+// Loading"). Before CUDA 12.4, ModuleLoadFunctions has no effect.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
-		isMissing := m.symbols[f] == 0
-		if isMissing {
+		if !m.has(f) {
 			return nil
 		}
 	}
@@ -73,7 +72,7 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 	return nil
 }
 
-// ModuleUnload unloads a module, whose kernels must not be used by queued work or graphs.
+// ModuleUnload unloads a module. Queued work and graphs must not use its kernels.
 func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
 // Params holds the arguments of a kernel as the bytes of a C structure.
@@ -86,10 +85,10 @@ func ParamsOf[T any](structure *T) Params {
 	return Params{slices.Clone(bytes)}
 }
 
-// WithUint64 returns a copy of p in which the argument at the given offset, in bytes, is v.
-func (p *Params) WithUint64(offset int, v uint64) Params {
+// WithUint64 returns a copy of p with another argument at the given offset in bytes.
+func (p *Params) WithUint64(offset int, argument uint64) Params {
 	packed := slices.Clone(p.packed)
-	binary.NativeEndian.PutUint64(packed[offset:], v)
+	binary.NativeEndian.PutUint64(packed[offset:], argument)
 	return Params{packed}
 }
 
@@ -98,14 +97,12 @@ const MaxParams = 4096
 
 // launchArguments is memory that CUDA reads during a launch.
 type launchArguments struct {
-	extra  [5]uintptr      // pairs of an option and its value, up to launchParamEnd
+	extra  [5]uintptr      // two pairs of an option and a value, and then launchParamEnd
 	size   uint64          // number of bytes used in params
 	params [MaxParams]byte // arguments of the kernel
 
-	// The following fields are for LaunchOverlapping.
-
-	config    launchConfig
-	attribute launchAttribute
+	config    launchConfig    // only for LaunchOverlapping
+	attribute launchAttribute // only for LaunchOverlapping
 }
 
 // launchPool reuses *launchArguments, so that launches do not allocate.
@@ -114,9 +111,12 @@ var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
 // The options in launchArguments.extra (CU_LAUNCH_PARAM_... in cuda.h).
 const (
 	launchParamEnd     = 0
-	launchParamPointer = 1 // the value is the address of the arguments
-	launchParamSize    = 2 // the value is the address of their size
+	launchParamPointer = 1 // the value is the address of launchArguments.params
+	launchParamSize    = 2 // the value is the address of launchArguments.size
 )
+
+// noPointerArray replaces an array of pointers to the arguments, because extra contains them.
+const noPointerArray = 0
 
 // setParams panics if the arguments are too large.
 func (l *launchArguments) setParams(params *Params) {
@@ -124,7 +124,8 @@ func (l *launchArguments) setParams(params *Params) {
 		panic("cuda: too many arguments for a kernel")
 	}
 
-	l.size = uint64(copy(l.params[:], params.packed))
+	copied := copy(l.params[:], params.packed)
+	l.size = uint64(copied)
 	l.extra = [5]uintptr{
 		launchParamPointer, dl.AddressOf(&l.params),
 		launchParamSize, dl.AddressOf(&l.size),
@@ -132,20 +133,17 @@ func (l *launchArguments) setParams(params *Params) {
 	}
 }
 
-// LaunchKernel queues a kernel with a one-dimensional grid: a number of blocks, with a number of
-// threads each. CUDA copies the arguments. LaunchKernel panics if they exceed MaxParams.
+// LaunchKernel queues a kernel with a one-dimensional grid of blocks, each with the given number of
+// threads. CUDA copies the arguments. LaunchKernel panics if they exceed MaxParams.
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
 	l := launchPool.Get().(*launchArguments)
 	defer launchPool.Put(l)
 	l.setParams(params)
-	const (
-		noSharedMemory = 0
-		noArray        = 0 // the arguments are in extra, not in an array of pointers
-	)
+	const noSharedMemory = 0
 	return m.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1,
-		noSharedMemory, uintptr(stream), noArray, dl.AddressOf(&l.extra))
+		noSharedMemory, uintptr(stream), noPointerArray, dl.AddressOf(&l.extra))
 }
 
 // launchConfig is CUlaunchConfig of cuda.h.
@@ -176,9 +174,9 @@ var (
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
 )
 
-// LaunchOverlapping is LaunchKernel for a kernel that may start before its predecessor in the
-// stream has completed (programmatic dependent launch), and waits for it with the PTX instruction
-// griddepcontrol.wait. The device must support this (CanOverlapLaunches).
+// LaunchOverlapping is LaunchKernel with programmatic dependent launch: the kernel may start before
+// the previous kernel of the stream has completed, and must wait for that kernel with the PTX
+// instruction griddepcontrol.wait. CanOverlapLaunches must be true for the device.
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
@@ -191,8 +189,7 @@ func (m *modules) LaunchOverlapping(
 		grid: [3]uint32{uint32(blocks), 1, 1}, block: [3]uint32{uint32(threads), 1, 1},
 		stream: stream, attributes: dl.AddressOf(&l.attribute), attributeCount: 1,
 	}
-	const noArray = 0 // the arguments are in extra, not in an array of pointers
-	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), noArray,
+	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), noPointerArray,
 		dl.AddressOf(&l.extra))
 }
 

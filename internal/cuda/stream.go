@@ -14,7 +14,7 @@ type streams struct{ table }
 // Stream executes queued work in order (CUstream). 0 is the legacy default stream.
 type Stream uintptr
 
-// Event marks a point in a stream, for which other streams can wait (CUevent).
+// Event marks a point in a stream (CUevent). Other streams can wait for the point.
 type Event uintptr
 
 // EventFlags selects the features of an event (CUevent_flags).
@@ -44,14 +44,14 @@ func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
 
-// StreamWaitEvent makes later work of a stream wait for the last EventRecord of an event.
+// StreamWaitEvent makes later work of a stream wait for the point that an event marks now.
 func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 	const noFlags = 0
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), noFlags)
 }
 
-// StreamWaitEventExternal is StreamWaitEvent for a stream under capture and an event outside the
-// capture. Each launch of the captured graph waits for the event.
+// StreamWaitEventExternal makes each launch of a graph under capture wait for an event that is
+// recorded outside the capture.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 	const external = 1 // CU_EVENT_WAIT_EXTERNAL
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), external)
@@ -60,11 +60,10 @@ func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 // WaitFlags is the condition of a StreamWaitValue (CUstreamWaitValue_flags).
 type WaitFlags uint32
 
-// The wait conditions.
+// The wait conditions, where memory is the 32-bit value at the address.
 const (
-	// WaitGreaterOrEqual waits until int32(memory-value) >= 0, as for a counter that wraps around.
-	WaitGreaterOrEqual WaitFlags = 0
-	WaitEqual          WaitFlags = 1 // waits until memory == value
+	WaitGreaterOrEqual WaitFlags = 0 // int32(memory-value) >= 0, for a counter that wraps around
+	WaitEqual          WaitFlags = 1 // memory == value
 )
 
 // StreamWaitValue makes later work of a stream wait until the 32-bit value at an address, in device
@@ -75,8 +74,8 @@ func (s *streams) StreamWaitValue(
 	return s.call(streamWaitValue32, uintptr(stream), address, uintptr(value), uintptr(flags))
 }
 
-// StreamWriteValue makes a stream write value to an address, possibly of another GPU. A reader that
-// sees value also sees all earlier writes of the stream.
+// StreamWriteValue makes a stream write value to an address, which may be memory of another GPU. A
+// reader that sees value also sees all earlier writes of the stream.
 func (s *streams) StreamWriteValue(stream Stream, address uintptr, value uint32) error {
 	const defaultFlags = 0 // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier before the write
 	return s.call(streamWriteValue32, uintptr(stream), address, uintptr(value), defaultFlags)
@@ -97,9 +96,9 @@ func (s *streams) EventRecord(event Event, stream Stream) error {
 	return s.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
-// EventQuery reports whether the work before the last EventRecord has completed. During a capture
-// with CaptureGlobal, it fails and invalidates the capture, unless the mode of the calling thread
-// is CaptureRelaxed.
+// EventQuery reports whether the work before the last EventRecord has completed. Like StreamQuery,
+// it fails and invalidates a capture with CaptureGlobal, unless the calling thread uses
+// CaptureRelaxed (ThreadExchangeCaptureMode).
 func (s *streams) EventQuery(event Event) (done bool, err error) {
 	return s.query(eventQuery, uintptr(event))
 }
@@ -108,7 +107,7 @@ func (s *streams) EventQuery(event Event) (done bool, err error) {
 func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
 // EventElapsedTime returns the time between two events that were created without
-// EventDisableTiming. The error is ErrNotReady if one of them has not been reached.
+// EventDisableTiming, or ErrNotReady if the work before one of them has not completed.
 func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
 	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
@@ -116,12 +115,11 @@ func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	return time.Duration(nanoseconds), err
 }
 
-// CaptureMode selects the threads on which unsafe calls fail and invalidate a capture
-// (CUstreamCaptureMode). Calls such as EventQuery are unsafe, because they may wait for captured
-// work.
+// CaptureMode selects the threads on which unsafe calls, such as EventQuery, fail and invalidate a
+// capture (CUstreamCaptureMode).
 type CaptureMode int32
 
-// The capture modes.
+// The capture modes. Unsafe calls fail on:
 const (
 	CaptureGlobal      CaptureMode = 0 // all threads
 	CaptureThreadLocal CaptureMode = 1 // the capturing thread
@@ -138,9 +136,9 @@ const (
 	CaptureInvalidated CaptureStatus = 2 // EndCapture must still be called
 )
 
-// BeginCapture makes a stream record work into a graph instead of executing it, until EndCapture.
-// Streams that wait for its events join the capture. In modes other than CaptureRelaxed, EndCapture
-// must be called on the same thread.
+// BeginCapture makes a stream record work into a graph until EndCapture, instead of executing the
+// work. A stream that waits for an event of the capture joins the capture. EndCapture must be
+// called on the same thread, unless mode is CaptureRelaxed.
 func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 	return s.call(streamBeginCapture, uintptr(stream), uintptr(mode))
 }
@@ -153,8 +151,8 @@ func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	return graph.Take(), err
 }
 
-// CaptureStatus is safe during captures. For the default stream, it returns ErrCaptureImplicit
-// while another stream is being captured.
+// CaptureStatus invalidates no capture. For the default stream, it returns ErrCaptureImplicit while
+// another stream is being captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
 	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
@@ -168,8 +166,8 @@ type Capture struct {
 
 	// The following fields are set only if Status is CaptureActive.
 
-	Graph        Graph  // may be extended, but not destroyed
-	Dependencies []Node // on which the stream's next work will depend
+	Graph        Graph  // nodes may be added, but it must not be destroyed
+	Dependencies []Node // the stream's next work depends on these nodes
 }
 
 // CaptureInfo describes the capture of a stream.
@@ -177,11 +175,9 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	status, id := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
 	graph := dl.NewCell(Graph(0))
 	nodes, count := dl.NewCell(uintptr(0)), dl.NewCell(uint64(0)) // address and length of an array
-	edgeData := dl.NewCell(uintptr(0))
+	edgeData := dl.NewCell(uintptr(0))                            // required, but not used here
 	var err error
-	hasVersion3 := s.symbols[streamGetCaptureInfo3] != 0 // since CUDA 12.3
-	if hasVersion3 {
-		// The address of edgeData is required for graphs whose edges have data.
+	if s.has(streamGetCaptureInfo3) { // since CUDA 12.3
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), edgeData.Address(), count.Address())
 	} else {
@@ -189,9 +185,9 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 			graph.Address(), nodes.Address(), count.Address())
 	}
 
-	edgeData.Take() // only to release the cell
+	edgeData.Take() // releases the cell
 	capture := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
-	array, length := nodes.Take(), count.Take()
+	nodesAddress, nodeCount := nodes.Take(), count.Take()
 	if capture.Status == CaptureNone {
 		capture.ID = 0
 	}
@@ -202,19 +198,20 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 		return capture, err
 	}
 
-	capture.Dependencies = copyNodes(array, length)
+	capture.Dependencies = copyNodes(nodesAddress, nodeCount)
 	return capture, nil
 }
 
-// copyNodes copies an array of CUDA, which is valid only until the next call for the stream.
-func copyNodes(array uintptr, length uint64) []Node {
-	if array == 0 || length == 0 {
+// copyNodes copies an array that CUDA may overwrite in the next call for the stream.
+func copyNodes(address uintptr, count uint64) []Node {
+	if address == 0 || count == 0 {
 		return nil
 	}
 
-	nodes := make([]Node, length)
+	nodes := make([]Node, count)
 	for i := range nodes {
-		nodes[i] = dl.Load[Node](array + uintptr(i)*unsafe.Sizeof(Node(0)))
+		offset := uintptr(i) * unsafe.Sizeof(Node(0))
+		nodes[i] = dl.Load[Node](address + offset)
 	}
 
 	return nodes
@@ -223,15 +220,14 @@ func copyNodes(array uintptr, length uint64) []Node {
 // AddCaptureDependencies makes the next captured work on a stream depend on more nodes.
 func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
-	address, n := addressOf(nodes), uintptr(len(nodes))
+	address, count := addressOf(nodes), uintptr(len(nodes))
 	defer runtime.KeepAlive(nodes)
-	hasVersion2 := s.symbols[streamUpdateCapture2] != 0
-	if hasVersion2 {
+	if s.has(streamUpdateCapture2) {
 		const noEdgeData = 0
-		return s.call(streamUpdateCapture2, uintptr(stream), address, noEdgeData, n, add)
+		return s.call(streamUpdateCapture2, uintptr(stream), address, noEdgeData, count, add)
 	}
 
-	return s.call(streamUpdateCapture, uintptr(stream), address, n, add)
+	return s.call(streamUpdateCapture, uintptr(stream), address, count, add)
 }
 
 // ThreadExchangeCaptureMode sets the calling thread's capture mode, and returns the previous one.

@@ -10,8 +10,8 @@ func declare(name string) function {
 	return function(len(names) - 1)
 }
 
-// The C functions that symmem calls, with consecutive values. Suffixes such as _v2 are versions,
-// which macros of cuda.h add to most names in C programs.
+// The C functions that symmem calls. A suffix such as _v2 is the version of a function. In C
+// programs, macros of cuda.h add the suffix.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")
@@ -80,7 +80,7 @@ var (
 	moduleUnload                    = declare("cuModuleUnload")
 	launchKernel                    = declare("cuLaunchKernel")
 	launchKernelEx                  = declare("cuLaunchKernelEx")
-	// Some supported drivers lack the following functions.
+	// Some supported drivers lack the following functions, beginning with firstOptional.
 	deviceGetUUID2           = declare("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = declare("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = declare("cuStreamUpdateCaptureDependencies")
@@ -97,5 +97,4 @@ var (
 	graphRetainUserObject    = declare("cuGraphRetainUserObject")
 )
 
-// firstOptional is the first function that a driver may lack.
 var firstOptional = deviceGetUUID2

@@ -9,10 +9,10 @@ import (
 // table calls C functions of libcuda.
 type table struct {
 	library *dl.Library
-	symbols []dl.Symbol // by function; 0 if an optional function is missing
+	symbols []dl.Symbol // indexed by function; 0 if an optional function is missing
 
-	// stepBefore precedes each call on the same thread, for example to make a context current. If
-	// it fails, the call is not made.
+	// stepBefore is a C call that precedes each other call on the same thread, for example to make a
+	// context current. If it fails, the other call is not made.
 	stepBefore dl.Step
 }
 
@@ -32,6 +32,9 @@ func (t *table) findSymbols() error {
 	return errors.Join(missing...)
 }
 
+// has reports whether the library has an optional function.
+func (t *table) has(f function) bool { return t.symbols[f] != 0 }
+
 func (t *table) call(f function, args ...uintptr) error {
 	status, isStepDone := t.symbols[f].CallAfterStep(&t.stepBefore, args...)
 	if !isStepDone {
@@ -45,19 +48,20 @@ func (t *table) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// getValue returns the value that a function stores through its first argument, a pointer. args are
-// the following arguments.
+// getValue returns the value that a C function stores at the address in its first argument. args
+// are the other arguments.
 func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	var zero T
-	cell := dl.NewCell(zero)         // memory that C can write
-	allArgs := make([]uintptr, 0, 8) // sufficient for all callers, and therefore on the stack
+	cell := dl.NewCell(zero)
+	const stackArgs = 8 // enough for all callers; more arguments would be allocated on the heap
+	allArgs := make([]uintptr, 0, stackArgs)
 	allArgs = append(allArgs, cell.Address())
 	allArgs = append(allArgs, args...)
 	err := t.call(f, allArgs...)
 	return cell.Take(), err
 }
 
-// query calls a function that returns Success if work is done, and ErrNotReady otherwise.
+// query calls a function that returns Success or, if work is unfinished, ErrNotReady.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	status, isStepDone := t.symbols[f].CallAfterStep(&t.stepBefore, handle)
 	if !isStepDone {
@@ -81,16 +85,15 @@ func (t *table) newError(f function, code Code) error {
 	}
 }
 
-// describeCode returns the text of getText, which is getErrorName or getErrorString, or "" for an
-// unknown code.
+// describeCode calls getErrorName or getErrorString. It returns "" for an unknown code.
 func (t *table) describeCode(getText function, code Code) string {
 	cell := dl.NewCell(uintptr(0))
-	// This call needs no stepBefore, which may have caused the error.
+	// Omit stepBefore, which is unnecessary and may have caused the error.
 	result := Code(t.symbols[getText].Call(uintptr(code), cell.Address()))
-	address := cell.Take() // of a C string that CUDA owns
+	constantText := cell.Take() // address of a C string
 	if result != Success {
 		return ""
 	}
 
-	return dl.GoString(address)
+	return dl.GoString(constantText)
 }
