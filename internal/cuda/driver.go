@@ -18,7 +18,7 @@ const PathVariable = "SYMMEM_CUDA"
 // returns.
 type Driver struct {
 	table
-	memory // the following types group the methods by subject
+	memory
 	streams
 	graphs
 	modules

@@ -5,21 +5,24 @@ import (
 	"testing"
 )
 
-// userObjects is a fake of one CUDA user object, a reference-counted object that calls a
-// destructor. CallAfterGraph creates it and moves its reference to a graph. end_graph releases that
-// reference, as the destruction of the graph would. The result 1 is ErrInvalidValue.
+// userObjects fakes a CUDA user object, a reference-counted object with a destructor.
+// CallAfterGraph creates the object and moves the only reference to a graph. end_graph releases the
+// reference, as CUDA does when it destroys the graph.
 const userObjects = `
+#define GRAPH ((CUgraph)0x770000000040)
+#define OBJECT ((void *)0x770000000030)
+enum { INVALID_VALUE = 1, FAIL_CREATE = 1, FAIL_RETAIN = 2 };
 static CUhostFn destructor;
 static void *argument;
 static int64_t references;
-static int64_t refuse; /* 1: cuUserObjectCreate fails, 2: cuGraphRetainUserObject fails */
+static int64_t failing_step;
 CUresult cuUserObjectCreate(void **object, void *ptr, CUhostFn destroy, unsigned int count,
 	unsigned int flags) {
-	if (refuse == 1 || count != 1 || flags != 1) return 1;
+	if (failing_step == FAIL_CREATE || count != 1 || flags != 1) return INVALID_VALUE;
 	destructor = destroy;
 	argument = ptr;
 	references = 1;
-	*object = (void *)0x770000000030;
+	*object = OBJECT;
 	return 0;
 }
 CUresult cuUserObjectRelease(void *object, unsigned int count) {
@@ -29,17 +32,20 @@ CUresult cuUserObjectRelease(void *object, unsigned int count) {
 }
 CUresult cuGraphRetainUserObject(CUgraph graph, void *object, unsigned int count,
 	unsigned int flags) {
-	if (refuse == 2 || count != 1 || flags != 1) return 1;
-	if ((int64_t)graph != 0x770000000040 || (int64_t)object != 0x770000000030) return 1;
-	return 0;
+	if (failing_step == FAIL_RETAIN || count != 1 || flags != 1) return INVALID_VALUE;
+	return graph == GRAPH && object == OBJECT ? 0 : INVALID_VALUE;
 }
 int64_t references_left(void) { return references; }
-void refuse_at(int64_t call) { refuse = call; }
-void end_graph(void) { cuUserObjectRelease(0, 1); }
+void fail_at(int64_t step) { failing_step = step; }
+void end_graph(void) { cuUserObjectRelease(OBJECT, 1); }
 `
 
-// graph is the only handle that userObjects accepts.
-const graph Graph = 0x7700_0000_0040
+// These constants have the same values in userObjects.
+const (
+	graph      Graph = 0x7700_0000_0040
+	failCreate       = 1 // cuUserObjectCreate fails
+	failRetain       = 2 // cuGraphRetainUserObject fails
+)
 
 func TestCallAfterGraphCallsFunctionOnce(t *testing.T) {
 	driver, _ := load(t, declarations, userObjects) // a fake libcuda
@@ -60,7 +66,7 @@ func TestCallAfterGraphCallsFunctionOnce(t *testing.T) {
 	checkNoHostFuncs(t, "after the call")
 }
 
-// checkNoHostFuncs checks that no Go functions are registered for calls from C.
+// checkNoHostFuncs checks that no Go functions remain registered for calls from C.
 func checkNoHostFuncs(t *testing.T, when string) {
 	t.Helper()
 	if remaining := len(hostFuncs.work); remaining != 0 {
@@ -70,8 +76,11 @@ func checkNoHostFuncs(t *testing.T, when string) {
 
 func TestCallAfterGraphReleasesAfterError(t *testing.T) {
 	driver, _ := load(t, declarations, userObjects)
-	for name, failingStep := range map[string]uintptr{"no object": 1, "not retained": 2} {
-		invoke(driver, "refuse_at", failingStep)
+	for name, failingStep := range map[string]uintptr{
+		"no object":    failCreate,
+		"not retained": failRetain,
+	} {
+		invoke(driver, "fail_at", failingStep)
 		err := driver.CallAfterGraph(graph, func() { t.Errorf("%s: the function was called", name) })
 		if !errors.Is(err, ErrInvalidValue) {
 			t.Errorf("%s: CallAfterGraph = %v, want %v", name, err, ErrInvalidValue)

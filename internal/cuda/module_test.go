@@ -7,35 +7,37 @@ import (
 	"testing"
 )
 
-// eagerLoading is a fake of the functions with which ModuleLoadFunctions loads all kernels of a
-// module. The last hexadecimal digit of a module's handle is its number of kernels. For example,
-// the kernels of module 0x7fabcdef0002 are 0x7fabcdef0012 and 0x7fabcdef0022.
+// eagerLoading fakes the functions that ModuleLoadFunctions calls. The last hexadecimal digit of a
+// module is the number of its kernels, and the second last digit of a kernel is its number. For
+// example, module 0x7fabcdef0002 has the kernels 0x7fabcdef0012 and 0x7fabcdef0022.
 const eagerLoading = `
-static int64_t loaded[8], count; /* handles of the loaded kernels, and their number */
+static int64_t loaded[8]; /* handles of the loaded kernels */
+static int64_t loaded_count;
 static int64_t calls;
-static int64_t failing; /* number of the call that fails, from 1, or 0 */
-static CUresult step(void) { return ++calls == failing ? 2 : 0; }
+static int64_t failing_call; /* from 1; 0 for none */
+enum { OUT_OF_MEMORY = 2 };
+static CUresult next_result(void) { return ++calls == failing_call ? OUT_OF_MEMORY : 0; }
 CUresult cuModuleGetFunctionCount(unsigned int *n, CUmodule mod) {
 	*n = (int64_t)mod % 16;
-	return step();
+	return next_result();
 }
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int n, CUmodule mod) {
 	for (unsigned int i = 0; i < n; i++) functions[i] = (CUfunction)((char *)mod + 16 * (i + 1));
-	return step();
+	return next_result();
 }
 CUresult cuFuncLoad(CUfunction function) {
-	loaded[count++] = (int64_t)function;
-	return step();
+	loaded[loaded_count++] = (int64_t)function;
+	return next_result();
 }
 int64_t calls_made(void) { return calls; }
-int64_t loaded_at(int64_t i) { return i < count ? loaded[i] : 0; }
-void fail(int64_t call) {
-	failing = call;
-	calls = count = 0;
+int64_t loaded_at(int64_t i) { return i < loaded_count ? loaded[i] : 0; }
+void reset_and_fail_at(int64_t call) {
+	failing_call = call;
+	calls = loaded_count = 0;
 }
 `
 
-// invoke calls a C function of a fake.
+// invoke calls a C function of the fake libcuda.
 func invoke(d *Driver, name string, args ...uintptr) uintptr {
 	symbol, ok := d.library.Find(name)
 	if !ok {
@@ -45,7 +47,7 @@ func invoke(d *Driver, name string, args ...uintptr) uintptr {
 	return symbol.Call(args...)
 }
 
-// loadedFunctions returns the kernels that have been loaded since the last call of fail.
+// loadedFunctions returns the kernels that have been loaded since the last reset_and_fail_at.
 func loadedFunctions(d *Driver) (functions []Function) {
 	for {
 		f := Function(invoke(d, "loaded_at", uintptr(len(functions))))
@@ -57,7 +59,7 @@ func loadedFunctions(d *Driver) (functions []Function) {
 	}
 }
 
-// moduleWith returns the handle of a module with kernelCount <= 15 kernels.
+// moduleWith returns a module with up to 15 kernels.
 func moduleWith(kernelCount int) Module { return Module(address) + Module(kernelCount) }
 
 func kernelsOf(module Module, kernelCount int) (kernels []Function) {
@@ -70,10 +72,10 @@ func kernelsOf(module Module, kernelCount int) (kernels []Function) {
 
 func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
 	driver, _ := load(t, declarations, eagerLoading) // a fake libcuda
-	const noCall = 0
+	const noFailure = 0
 	for _, kernelCount := range []int{0, 1, 3} {
 		module := moduleWith(kernelCount)
-		invoke(driver, "fail", noCall) // resets the fake
+		invoke(driver, "reset_and_fail_at", noFailure)
 		if err := driver.ModuleLoadFunctions(module); err != nil {
 			t.Errorf("ModuleLoadFunctions of %d kernels = %v, want nil", kernelCount, err)
 		}
@@ -93,27 +95,28 @@ func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad", "cuFuncLoad",
 	}
 	for i, name := range expectedCalls {
-		failing := uintptr(i + 1)
-		invoke(driver, "fail", failing)
+		failingCall := uintptr(i + 1)
+		invoke(driver, "reset_and_fail_at", failingCall)
 		err := driver.ModuleLoadFunctions(module)
 		var callErr *Error
 		if !errors.As(err, &callErr) || callErr.Call != name {
 			t.Errorf("if call %d fails, ModuleLoadFunctions = %v, want an error from %s",
-				failing, err, name)
+				failingCall, err, name)
 		}
 
-		if n := invoke(driver, "calls_made"); n != failing {
-			t.Errorf("if call %d fails, ModuleLoadFunctions makes %d calls, want %d", failing, n, failing)
+		if n := invoke(driver, "calls_made"); n != failingCall {
+			t.Errorf("if call %d fails, ModuleLoadFunctions makes %d calls, want %d",
+				failingCall, n, failingCall)
 		}
 	}
 }
 
-// On a driver that lacks one of the functions, ModuleLoadFunctions does nothing.
+// ModuleLoadFunctions has no effect on a driver that lacks one of the functions.
 func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 	for _, missing := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",
 	} {
-		source := strings.ReplaceAll(eagerLoading, missing+"(", "renamed(")
+		source := strings.ReplaceAll(eagerLoading, missing+"(", "hidden(") // by another name
 		driver, _ := load(t, declarations, source)
 		if err := driver.ModuleLoadFunctions(moduleWith(2)); err != nil {
 			t.Errorf("without %s, ModuleLoadFunctions = %v, want nil", missing, err)
@@ -125,7 +128,7 @@ func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 	}
 }
 
-// new(Driver) cannot call CUDA, so this also tests that ModuleLoadData checks the code first.
+// ModuleLoadData checks the code before it calls CUDA, which new(Driver) cannot do.
 func TestModuleLoadDataNeedsZeroByte(t *testing.T) {
 	for _, code := range []string{"", ".version 8.0"} {
 		_, err := new(Driver).ModuleLoadData([]byte(code))

@@ -7,31 +7,33 @@ import (
 	"testing"
 )
 
-// Arguments of calls, large enough to detect truncation to 32 bits. The recorder that replaces
-// libcuda does not dereference them.
+// Arbitrary arguments that do not fit into 32 bits, so that the tests detect truncation. The
+// recorder that replaces libcuda does not dereference them.
 const (
 	address      uintptr = 0x7fab_cdef_0000
 	otherAddress uintptr = 0x7012_3456_0000
-	big          int64   = 5 << 33
+	big          int64   = 5 << 33 // bytes
 	stream       Stream  = 0x7700_0000_0010
 	event        Event   = 0x7700_0000_0020
 )
 
+const deviceHandle = 3 // arbitrary
+
 var nodes = []Node{Node(address), Node(otherAddress)}
 
-// anyAddress is an expected argument that matches any address except 0.
-const anyAddress = int64(-1 << 62)
+// anyAddress, as an expected argument, matches any address except 0.
+const anyAddress = int64(-1 << 62) // differs from all arguments
 
-// calls has one entry for each method without results other than an error or a bool.
+// calls has one entry for each method that returns only an error, or a bool and an error.
 var calls = map[string]struct {
 	call func(d *Driver) error
-	name string  // C function that call must reach
-	args []int64 // arguments in the order of cuda.h
+	name string  // C function that call calls
+	args []int64 // arguments of the C function
 }{
 	"releasing a primary context": {
-		call: func(d *Driver) error { return device(d, 3).ReleasePrimary() },
+		call: func(d *Driver) error { return device(d, deviceHandle).ReleasePrimary() },
 		name: "cuDevicePrimaryCtxRelease_v2",
-		args: []int64{3},
+		args: []int64{deviceHandle},
 	},
 	"setting the current context": {
 		call: func(d *Driver) error { return d.SetCurrent(Context(address)) },
@@ -180,10 +182,11 @@ var calls = map[string]struct {
 	},
 	"launching an overlapping kernel": {
 		call: func(d *Driver) error {
-			return d.LaunchOverlapping(Function(address), 7, 512, stream, &Params{})
+			const blocks, threads = 7, 512 // arbitrary
+			return d.LaunchOverlapping(Function(address), blocks, threads, stream, &Params{})
 		},
 		name: "cuLaunchKernelEx",
-		// The first argument contains the sizes, and the last one the arguments of the kernel.
+		// The arguments are the configuration, the kernel, 0, and the arguments of the kernel.
 		args: []int64{anyAddress, int64(address), 0, anyAddress},
 	},
 	"launching a kernel": {
@@ -196,7 +199,9 @@ var calls = map[string]struct {
 	},
 }
 
-func device(d *Driver, handle int32) Device { return Device{d, handle, handle} }
+func device(d *Driver, handle int32) Device {
+	return Device{driver: d, ordinal: handle, handle: handle}
+}
 
 // errIfFalse turns the result false into an error.
 func errIfFalse(ok bool, err error) error {
@@ -209,7 +214,7 @@ func errIfFalse(ok bool, err error) error {
 
 func TestMethodsPassAllArguments(t *testing.T) {
 	driver, recorder := load(t, declarations)
-	const outOfMemory = 2 // any error code
+	const outOfMemory = 2 // an arbitrary error code
 	for name, c := range calls {
 		t.Run(name, func(t *testing.T) {
 			recorder.Reset()
