@@ -13,12 +13,12 @@ import (
 // use.
 type Library struct {
 	handle uintptr // from dlopen
-	name   string  // such as "libcuda.so.1"
-	path   string  // such as "/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08", or name
+	name   string  // argument of Open, such as "libcuda.so.1"
+	path   string  // such as "/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08"; name if unknown
 }
 
-// Open opens the first of the named shared objects that is already loaded or can be loaded. A name
-// is a path or a file name such as "libcuda.so.1".
+// Open opens the first of names that is already loaded or can be loaded. Each name is a path or a
+// file name such as "libcuda.so.1".
 func Open(names ...string) (*Library, error) {
 	var errs []error
 	for _, name := range names {
@@ -53,11 +53,11 @@ func FindLoaded(name string) (l *Library, isLoaded bool) {
 }
 
 func open(name string, mode int) (handle uintptr, err error) {
-	if name == "" { // dlopen would return the main program
+	if name == "" { // means the main program to dlopen
 		return 0, errors.New("the name is empty")
 	}
 
-	// Dlopen calls dlopen and then dlerror, whose result is thread-local.
+	// Dlopen calls dlopen and then dlerror, which returns the last error of the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return purego.Dlopen(name, mode)
@@ -67,16 +67,16 @@ func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: pathOf(handle, name)}
 }
 
-// pathOf returns the absolute path without symbolic links, or name if the path is unknown.
+// pathOf returns an absolute path without symbolic links, or name if the path is unknown.
 func pathOf(handle uintptr, name string) string {
 	path := loaderPath(handle)
 	if path == "" {
 		return name
 	}
 
-	target, err := filepath.EvalSymlinks(path)
+	resolved, err := filepath.EvalSymlinks(path)
 	if err == nil {
-		path = target
+		path = resolved
 	}
 
 	absolute, err := filepath.Abs(path)
@@ -87,7 +87,8 @@ func pathOf(handle uintptr, name string) string {
 	return absolute
 }
 
-// loaderPath returns the path in the dynamic loader's list of libraries, or "" if it is unknown.
+// loaderPath returns the path that the dynamic loader has stored for a library, or "" if the path
+// is unknown.
 func loaderPath(handle uintptr) string {
 	dlinfo, exists := FindDefault("dlinfo")
 	if !exists {
@@ -97,24 +98,23 @@ func loaderPath(handle uintptr) string {
 	const rtldLinkMap = 2 // RTLD_DI_LINKMAP of glibc
 	cell := NewCell(uintptr(0))
 	status := int32(dlinfo.Call(handle, rtldLinkMap, cell.Address()))
-	linkMapAddress := cell.Take()
-	if status != 0 || linkMapAddress == 0 {
+	address := cell.Take() // of struct link_map
+	if status != 0 || address == 0 {
 		return ""
 	}
 
-	// These are the first fields of struct link_map.
-	type linkMap struct {
+	type linkMapStart struct {
 		_    uintptr // l_addr
 		path uintptr // l_name
 	}
-
-	return GoString(Load[linkMap](linkMapAddress).path)
+	linkMap := Load[linkMapStart](address)
+	return GoString(linkMap.path)
 }
 
-// Path returns the absolute path without symbolic links, or Name if the path is unknown.
+// Path returns an absolute path without symbolic links, or Name if the path is unknown.
 func (l *Library) Path() string { return l.path }
 
-// Name returns the name with which the library was opened.
+// Name returns the argument with which Open or FindLoaded found the library.
 func (l *Library) Name() string { return l.name }
 
 // Find returns a function that the library or one of its dependencies exports.
@@ -124,7 +124,7 @@ func (l *Library) Find(name string) (Symbol, bool) { return find(l.handle, name)
 func FindDefault(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name) }
 
 func find(handle uintptr, name string) (Symbol, bool) {
-	// Dlsym calls dlsym and then dlerror, whose result is thread-local.
+	// Dlsym calls dlsym and then dlerror, which returns the last error of the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	address, err := purego.Dlsym(handle, name)

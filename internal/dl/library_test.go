@@ -96,7 +96,7 @@ func TestOpenErrorNamesAllAttempts(t *testing.T) {
 func TestOpenRefusesEmptyNames(t *testing.T) {
 	for description, names := range map[string][]string{
 		"no names":      nil,
-		"an empty name": {""}, // for which dlopen would return the main program
+		"an empty name": {""}, // means the main program to dlopen
 	} {
 		t.Run(description, func(t *testing.T) {
 			if _, err := dl.Open(names...); err == nil {
@@ -106,9 +106,9 @@ func TestOpenRefusesEmptyNames(t *testing.T) {
 	}
 }
 
-// A library that was opened by its path is found again by its soname, the name stored in the file.
+// Open finds a loaded library by its soname, the name stored in the file.
 func TestOpenReturnsLoadedLibrary(t *testing.T) {
-	soname := "libsymmem_" + rand.Text() + ".so.1" // unique, because libraries are never unloaded
+	soname := "libsymmem_" + rand.Text() + ".so.1" // new in each run, because Open never unloads
 	path := dltest.Compile(t, "libresident.so", "int answer(void) { return 42; }",
 		"-Wl,-soname,"+soname)
 	if _, ok := dl.FindLoaded(path); ok {

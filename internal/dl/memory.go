@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Cell is reusable heap memory for a value that C reads or writes, because a variable on the Go
-// stack could move. For example, a C function stores an int through a pointer argument:
+// Cell is heap memory for a value that C reads or writes. A variable on the stack of a goroutine
+// could move meanwhile. For example, a C function stores an int through a pointer argument:
 //
 //	cell := NewCell(int32(0))
 //	getVersion.Call(cell.Address())
@@ -19,12 +19,12 @@ type Cell[T any] struct{ memory *cellMemory }
 // cellBytes is the maximum size of a value in a Cell.
 const cellBytes = 128
 
-// cellMemory has the maximum alignment of numbers.
+// cellMemory consists of uint64, so that its alignment suffices for all numbers.
 type cellMemory [cellBytes / 8]uint64
 
 var unusedCells = sync.Pool{New: func() any { return new(cellMemory) }}
 
-// NewCell returns a cell that holds value. It panics if value has more than 128 bytes.
+// NewCell returns a cell that holds value. It panics if value is larger than 128 bytes.
 func NewCell[T any](value T) Cell[T] {
 	if unsafe.Sizeof(value) > cellBytes {
 		panic("dl: the value is larger than a cell")
@@ -48,11 +48,10 @@ func (c Cell[T]) Take() T {
 	return value
 }
 
-// AddressOf returns the address of a variable, and forces the variable into the heap. The caller
-// must keep it reachable while C uses it (runtime.KeepAlive).
+// AddressOf returns the address of a variable, and makes the compiler allocate the variable on the
+// heap. The caller must keep the variable reachable while C uses it (runtime.KeepAlive).
 func AddressOf[T any](p *T) uintptr {
-	// This store, which never runs, makes the compiler assume that p escapes.
-	if alwaysFalse {
+	if alwaysFalse { // the compiler assumes that the store can run, so p escapes
 		atomic.StorePointer(&escapedPointer, unsafe.Pointer(p))
 	}
 
@@ -64,7 +63,8 @@ var (
 	escapedPointer unsafe.Pointer
 )
 
-// CString returns a zero-terminated copy of s. The caller must keep it reachable while C uses it.
+// CString returns a zero-terminated copy of s. The caller must keep the copy reachable while C uses
+// it.
 func CString(s string) *byte {
 	b := make([]byte, len(s)+1)
 	copy(b, s)
@@ -76,7 +76,7 @@ func Bytes(address uintptr, length int) []byte {
 	return unsafe.Slice((*byte)(pointerTo(address)), length)
 }
 
-// pointerTo converts an address of C memory to a pointer. go vet rejects a direct conversion.
+// pointerTo converts an address of C memory indirectly, because go vet rejects a direct conversion.
 func pointerTo(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }

@@ -9,18 +9,18 @@ import (
 
 // Symbol is the address of a C function. It stays valid until the process exits.
 //
-// On Linux and amd64, assembly of this package calls functions with up to directArguments
-// arguments. Package purego makes all other calls, which take about twice as long.
+// On Linux and amd64, calls with up to directArguments arguments use assembly of this package. All
+// other calls use package purego and take about twice as long.
 type Symbol uintptr
 
 // MaxArguments is the maximum number of arguments of a call.
 const MaxArguments = 32
 
-// Call calls the function and returns its 64-bit result register. For a smaller result type, such
-// as int, convert the result (int32), because the other bits are undefined.
+// Call calls the function and returns the 64-bit result register. Convert the result if the
+// function returns a smaller type, such as int (int32), because the other bits are undefined.
 //
 // The arguments must be integers or addresses. Addresses of Go memory must come from a Cell or
-// AddressOf. Call panics if there are more than MaxArguments arguments.
+// AddressOf. Call panics if len(args) > MaxArguments.
 func (s Symbol) Call(args ...uintptr) uintptr {
 	if len(args) <= directArguments {
 		return callDirectly(s, args)
@@ -29,7 +29,7 @@ func (s Symbol) Call(args ...uintptr) uintptr {
 	return callWithPurego(s, args)
 }
 
-// argumentLists avoids allocations, because purego lets its arguments escape.
+// argumentLists avoids an allocation for each call. purego lets its arguments escape to the heap.
 var argumentLists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
 func callWithPurego(s Symbol, args []uintptr) uintptr {
@@ -53,17 +53,17 @@ type Step struct {
 }
 
 // CallAfterStep calls step and then s on the same thread, and returns the status of s. If step
-// fails, CallAfterStep returns the status of step and false.
+// fails, CallAfterStep does not call s, and returns the status of step and false.
 //
-// The arguments are those of Call. Each status must be less than 1<<30 and not negative. step must
-// not call back into Go.
+// The rules for the arguments of Call apply. Each status must be at least 0 and less than 1<<30.
+// step must not call back into Go.
 func (s Symbol) CallAfterStep(step *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
-		f := frame{
+		calls := frame{
 			function: uintptr(s), step: uintptr(step.Function), argument: step.Argument,
 		}
-		copy(f.arguments[:], args)
-		return callForStatus(&f)
+		copy(calls.arguments[:], args)
+		return callForStatus(&calls)
 	}
 
 	return callAfterWithPurego(step.Function, step.Argument, s, args)

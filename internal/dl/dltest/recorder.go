@@ -11,8 +11,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorderCode is the C code of a shared object that replaces a C library and records calls. Source
-// adds a function for each declaration. For example, "int f(int a, void *b)" becomes
+// recorderCode is C code that records the last call of a function. Source adds a function for each
+// declaration. For example, "int f(int a, void *b)" becomes
 //
 //	int f(int a, void *b) {
 //		int64_t args[] = {(int64_t)a, (int64_t)b};
@@ -23,34 +23,37 @@ const recorderCode = `
 #include <stdint.h>
 #include <string.h>
 
-/* All arrays except name and bytes are indexed by argument. */
+enum { MAX_ARGS = 16, MAX_BYTES = 256 };
 static struct last_call {
 	char name[64];
 	int64_t count;
-	int64_t args[16];
-	unsigned char memory[16][256]; /* copies of the memory behind pointers */
+	int64_t args[MAX_ARGS];
+	unsigned char memory[MAX_ARGS][MAX_BYTES]; /* copies from pointer arguments */
 } last_call;
-static struct { unsigned char bytes[256]; size_t length; } outputs[16]; /* to write to pointers */
-static size_t memory_lengths[16]; /* how many bytes to copy from pointers */
+static size_t memory_lengths[MAX_ARGS]; /* bytes to copy from pointer arguments */
+static struct {
+	unsigned char bytes[MAX_BYTES];
+	size_t length;
+} outputs[MAX_ARGS]; /* bytes to write to pointer arguments */
 static int result; /* of all functions */
 
 static int record(const char *name, int count, int64_t *args) {
 	strcpy(last_call.name, name);
 	last_call.count = count;
 	for (int i = 0; i < count; i++) {
-		void *memory = (void *)args[i]; /* used only if the argument is a pointer */
+		void *memory = (void *)args[i]; /* used only if a length is set */
 		last_call.args[i] = args[i];
 		if (memory_lengths[i]) memcpy(last_call.memory[i], memory, memory_lengths[i]);
 		if (outputs[i].length) memcpy(memory, outputs[i].bytes, outputs[i].length);
 	}
 	return result;
 }
-void recorder_result(int r) { result = r; }
-void recorder_output(int i, void *bytes, size_t n) {
-	memcpy(outputs[i].bytes, bytes, n);
-	outputs[i].length = n;
+void recorder_result(int new_result) { result = new_result; }
+void recorder_output(int arg, void *bytes, size_t length) {
+	memcpy(outputs[arg].bytes, bytes, length);
+	outputs[arg].length = length;
 }
-void recorder_memory(int i, size_t n) { memory_lengths[i] = n; }
+void recorder_memory(int arg, size_t length) { memory_lengths[arg] = length; }
 void recorder_reset(void) {
 	memset(&last_call, 0, sizeof last_call);
 	memset(outputs, 0, sizeof outputs);
@@ -63,11 +66,11 @@ void *recorder_last_call(void) { return &last_call; }
 // declarationPattern captures the name and the parameters of "int f(int a, void *b)".
 var declarationPattern = regexp.MustCompile(`^\s*\w+\s+(\w+)\s*\((.*)\)$`)
 
-// Source returns the C code of a shared object that records calls of the declared functions, which
-// must return int and have at most 16 parameters. prelude declares their parameter types.
+// Source returns C code with the declared functions, which record their calls. Each function must
+// return int and have at most 16 parameters. prelude declares the types of the parameters.
 //
-// Each line holds one declaration. A declaration can continue after a comma on a line that begins
-// with a tab.
+// Each line of declarations is one declaration. After a comma, a declaration can continue on a line
+// that begins with a tab.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var code strings.Builder
@@ -79,13 +82,12 @@ func Source(t testing.TB, prelude, declarations string) string {
 			continue
 		}
 
-		groups := declarationPattern.FindStringSubmatch(declaration)
-		if groups == nil {
+		match := declarationPattern.FindStringSubmatch(declaration)
+		if match == nil {
 			t.Fatalf("%q is not a function declaration", declaration)
 		}
 
-		name := groups[1]
-		params := groups[2]
+		name, params := match[1], match[2]
 		fmt.Fprintf(&code, "%s {\n", declaration)
 		fmt.Fprintf(&code, "\tint64_t args[] = {%s};\n", castArguments(params))
 		fmt.Fprintf(&code, "\treturn record(%q, %d, args);\n}\n", name, countParams(params))
@@ -120,30 +122,36 @@ func castArguments(params string) string {
 	return strings.Join(casts, ", ")
 }
 
-// Recorder is a loaded shared object that was built from the result of Source.
+// Recorder is a loaded library that was compiled from the result of Source.
 type Recorder struct {
 	t       testing.TB
 	library *dl.Library
 }
 
+// These constants have the same values in recorderCode.
+const (
+	maxArgs  = 16
+	maxBytes = 256
+)
+
 // lastCall mirrors struct last_call of the C code.
 type lastCall struct {
 	name   [64]byte
 	count  int64
-	args   [16]int64
-	memory [16][256]byte
+	args   [maxArgs]int64
+	memory [maxArgs][maxBytes]byte
 }
 
 // Call is a recorded call.
 type Call struct {
 	Name string  // of the function
 	Args []int64 // truncated to the declared types
-	// Memory is indexed by argument. It contains copies, made when the call began, of the memory
-	// that RecordMemory has selected.
-	Memory [16][256]byte
+	// Memory has a copy of the memory that RecordMemory selects for each argument. The copies are
+	// made before SetOutput has an effect.
+	Memory [maxArgs][maxBytes]byte
 }
 
-// Open loads the shared object at path and resets it.
+// Open loads the library at path and resets the recorder.
 func Open(t testing.TB, path string) *Recorder {
 	t.Helper()
 	library, err := dl.Open(path)
@@ -173,13 +181,12 @@ func (r *Recorder) Reset() {
 }
 
 // SetResult sets the value that all functions return.
-func (r *Recorder) SetResult(code int) {
+func (r *Recorder) SetResult(result int) {
 	r.t.Helper()
-	r.call("recorder_result", uintptr(code))
+	r.call("recorder_result", uintptr(result))
 }
 
-// SetOutput makes all functions write 1 to 256 bytes to the memory to which an argument points.
-// index counts arguments from 0.
+// SetOutput makes all functions write 1 to 256 bytes to the address in the argument with an index.
 func (r *Recorder) SetOutput(index int, bytes []byte) {
 	r.t.Helper()
 	copied := slices.Clone(bytes)
@@ -188,8 +195,8 @@ func (r *Recorder) SetOutput(index int, bytes []byte) {
 	runtime.KeepAlive(copied)
 }
 
-// RecordMemory makes all functions record the first length bytes, at most 256, of the memory to
-// which an argument points. index counts arguments from 0.
+// RecordMemory makes all functions record up to 256 bytes from the address in the argument with an
+// index.
 func (r *Recorder) RecordMemory(index, length int) {
 	r.t.Helper()
 	r.call("recorder_memory", uintptr(index), uintptr(length))
