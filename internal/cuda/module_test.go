@@ -8,7 +8,7 @@ import (
 )
 
 // eagerLoading fakes the functions that ModuleLoadFunctions calls. The last hexadecimal digit of a
-// module is the number of its kernels, and the second last digit of a kernel is its number. For
+// module is the number of its kernels, and the second-to-last digit of a kernel is its number. For
 // example, module 0x7fabcdef0002 has the kernels 0x7fabcdef0012 and 0x7fabcdef0022.
 const eagerLoading = `
 static int64_t loaded[8]; /* handles of the loaded kernels */
@@ -116,7 +116,7 @@ func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 	for _, missing := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",
 	} {
-		source := strings.ReplaceAll(eagerLoading, missing+"(", "hidden(") // by another name
+		source := strings.ReplaceAll(eagerLoading, missing+"(", "hidden(")
 		driver, _ := load(t, declarations, source)
 		if err := driver.ModuleLoadFunctions(moduleWith(2)); err != nil {
 			t.Errorf("without %s, ModuleLoadFunctions = %v, want nil", missing, err)

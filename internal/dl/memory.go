@@ -63,8 +63,7 @@ var (
 	escapedPointer unsafe.Pointer
 )
 
-// CString returns a zero-terminated copy of s. The caller must keep the copy reachable while C uses
-// it.
+// CString returns a zero-terminated copy of s. Keep the copy reachable while C uses it.
 func CString(s string) *byte {
 	b := make([]byte, len(s)+1)
 	copy(b, s)

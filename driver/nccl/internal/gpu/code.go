@@ -67,8 +67,8 @@ func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 
 	c.modules = append(c.modules, module)
 	if Stuck.Load() {
-		// A kernel never exits, so loading could hang. The first launches load the kernels instead
-		// (tested without hangs on an H200 with driver 580).
+		// Loading could wait forever for a kernel that never exits. A first launch loads its kernel
+		// instead, without hanging on an H200 with driver 580.
 		return nil
 	}
 

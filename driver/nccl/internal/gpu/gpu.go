@@ -15,8 +15,8 @@ import (
 // Hold and Drop count references to the context. Do not use a GPU after the last Drop.
 //
 // Most CUDA calls act on the context that is current on the calling thread, but a goroutine can
-// move to another thread between calls. Do locks the goroutine to one thread. With sets the context
-// before each call.
+// move to another thread between calls. Do locks the goroutine to one thread. With makes the
+// context current before each call.
 type GPU struct {
 	cuda.Device
 	CUDA            *cuda.Driver // requires a current context, as in Do
@@ -149,8 +149,8 @@ func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	return value, err
 }
 
-// With is cheaper than Do, because it does not lock the goroutine to a thread. The argument of
-// calls makes the context current before each call. If Adopted is set, With uses Do.
+// With runs calls with a Driver that makes the context current before each CUDA call. Unless
+// Adopted is set, it is cheaper than Do, because it does not lock the goroutine to a thread.
 func (g *GPU) With(calls func(api *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThreadDriver)
@@ -215,8 +215,8 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(unmapErr, freeErr)
 }
 
-// MapImported imports an allocation and calls MapAt or, for address 0, Map. It returns the first
-// address of the mapping.
+// MapImported imports an allocation and maps it at address (MapAt) or, if address is 0, at new
+// addresses (Map). It returns the first address of the mapping.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

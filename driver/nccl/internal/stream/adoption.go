@@ -68,13 +68,13 @@ func recordEndEvent(s *Stream) (isCapturing bool, err error) {
 			return isCapturing, err
 		}
 
-		// Ignore other errors here. The next query of queuedEnd returns them.
 		_, queryErr := point.isReached()
-		isFromEndedCapture := errors.Is(queryErr, cuda.ErrCapturedEvent)
-		if isFromEndedCapture {
+		isCapturedPoint := errors.Is(queryErr, cuda.ErrCapturedEvent)
+		if isCapturedPoint { // by a capture that began and ended during recordPoint
 			continue
 		}
 
+		// The next query of queuedEnd returns other errors of the query.
 		err = recordAllGroups(s)
 		s.queuedEnd.setPoint(point) // even after an error, because the point is valid
 		return false, err

@@ -23,7 +23,7 @@ type BusyStreams struct {
 
 	mu              ranked.Mutex[busyMu] // guards the following fields
 	streams         []*Stream
-	closedWhileBusy bool // a removed stream was closed with unfinished work
+	closedWhileBusy bool // a stream was closed with unfinished work and removed
 }
 
 // IsAdded returns true if Add is unnecessary. It checks only the last added stream, so that the
@@ -44,7 +44,7 @@ func (b *BusyStreams) Add(s *Stream) {
 	b.WakeWatcher()
 }
 
-// WakeWatcher wakes the watcher unless Watching is set.
+// WakeWatcher wakes the watcher if it sleeps.
 func (b *BusyStreams) WakeWatcher() {
 	if b.Watching.Load() {
 		return

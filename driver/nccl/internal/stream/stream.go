@@ -116,7 +116,7 @@ func (s *Stream) RecordQueued() error {
 // RecordGroups makes each group whose previous call is on s record its event. except, which may be
 // nil, is skipped. Call RecordGroups before s is captured, closed or given work that may block,
 // such as any work on an adopted stream. A group that records its event later, at its next call on
-// another stream, would wait for such work. The caller must hold s.Mu.
+// another stream, would also wait for the work in between. The caller must hold s.Mu.
 func (s *Stream) RecordGroups(except Group) error {
 	const isAbandoned = false
 	for _, g := range s.groups {
