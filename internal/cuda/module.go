@@ -118,7 +118,7 @@ const (
 // noPointerArray replaces an array of pointers to the arguments, because extra contains them.
 const noPointerArray = 0
 
-// setParams panics if the arguments are too large.
+// setParams panics if params has more than MaxParams bytes.
 func (l *launchArguments) setParams(params *Params) {
 	if len(params.packed) > MaxParams {
 		panic("cuda: too many arguments for a kernel")
@@ -134,7 +134,7 @@ func (l *launchArguments) setParams(params *Params) {
 }
 
 // LaunchKernel queues a kernel with a one-dimensional grid of blocks, each with the given number of
-// threads. CUDA copies the arguments. LaunchKernel panics if they exceed MaxParams.
+// threads. CUDA copies params. LaunchKernel panics if params has more than MaxParams bytes.
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {

@@ -166,7 +166,7 @@ type Capture struct {
 
 	// The following fields are set only if Status is CaptureActive.
 
-	Graph        Graph  // nodes may be added, but it must not be destroyed
+	Graph        Graph  // must not be destroyed; nodes may be added
 	Dependencies []Node // the stream's next work depends on these nodes
 }
 
@@ -175,7 +175,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	status, id := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
 	graph := dl.NewCell(Graph(0))
 	nodes, count := dl.NewCell(uintptr(0)), dl.NewCell(uint64(0)) // address and length of an array
-	edgeData := dl.NewCell(uintptr(0))                            // required, but not used here
+	edgeData := dl.NewCell(uintptr(0))                            // required, not used
 	var err error
 	if s.has(streamGetCaptureInfo3) { // since CUDA 12.3
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
