@@ -157,7 +157,7 @@ var untilEmpty *recvCall
 // result is the fault.
 func (m *messages) waitUntilSent(c *communicator) error {
 	m.isClosing.Store(true) // the group fails if a receiver does not read in time
-	hadFailed := c.Cause() != nil
+	earlierFault := c.Cause()
 	hasWaited := false
 	for i := range m.sendPipes {
 		for { // a new backlog can begin during the wait
@@ -171,7 +171,7 @@ func (m *messages) waitUntilSent(c *communicator) error {
 		}
 	}
 
-	if hasWaited && !hadFailed {
+	if hasWaited && earlierFault == nil {
 		return c.Cause()
 	}
 

@@ -78,7 +78,7 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	device := group.opened[0].device
 	version, versionText := device.nccl.Version()
 	if nccl.RASOverflow.Affects(version, device.gpu.Major) {
-		t.Skip(fmt.Errorf("NCCL %s must not be queried (nccl.RASOverflow): %group", versionText,
+		t.Skip(fmt.Errorf("NCCL %s must not be queried (nccl.RASOverflow): %w", versionText,
 			driver.ErrUnsupported))
 	}
 
