@@ -10,26 +10,30 @@ import (
 	"symmem"
 )
 
-// On some backends, a rank can access the buffers of other ranks, its peers, at peer addresses.
-
 // wordAt converts an address to a pointer in a form that go vet accepts.
 func wordAt(address uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&address)) }
 
-func wordFrom(writer int) uint64 { return uint64(100 + writer) }
+const peerWordBytes = 8
 
-const (
-	peerRanks     = 3
-	peerWordBytes = 8
-)
+// wordFrom returns the word that a rank writes into the buffers of all ranks.
+func wordFrom(writer int) uint64 {
+	const arbitrary = 100
+	return uint64(arbitrary + writer)
+}
 
+// addressOfWordFrom returns the address of the writer's word in a buffer.
+func addressOfWordFrom(writer int, buffer uintptr) uintptr {
+	return buffer + uintptr(writer*peerWordBytes)
+}
+
+// Each rank can write into the buffers of all ranks at their peer addresses.
 func TestPeerAddressesReachEveryRank(t *testing.T) {
-	runRanks(t, peerRanks, symmem.Options{}, func(r *rank) {
+	const ranks = 3
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		r.requireAddressable()
 		p := r.pool()
-		padding, err := p.Alloc(mib) // moves b away from offset 0
-		r.ok(err)
-		b, err := p.Alloc(4096)
-		r.ok(err)
+		padding := r.alloc(p, mib) // so that the next buffer has an offset other than 0
+		b := r.alloc(p, 4096)
 		if _, err := b.PeerAddresses(r.World()); !errors.Is(err, symmem.ErrInvalid) {
 			r.failf("PeerAddresses before the registration = %v; want ErrInvalid", err)
 		}
@@ -37,44 +41,43 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		addresses, err := b.PeerAddresses(r.World())
 		r.skipUnsupported(err)
-		if len(addresses) != peerRanks || addresses[r.Rank()] != b.Address() {
-			r.failf("PeerAddresses = %#x; want %d addresses, with %#x for rank %d", addresses, peerRanks,
+		if len(addresses) != ranks || addresses[r.Rank()] != b.Address() {
+			r.failf("PeerAddresses = %#x; want %d addresses, with %#x for rank %d", addresses, ranks,
 				b.Address(), r.Rank())
 		}
 
 		exchangeWords(r, b, addresses)
-		checkInnerAddresses(r, b, addresses)
+		checkAddressesInsideBuffer(r, b, addresses)
 		r.ok(b.Free())
 		r.ok(padding.Free())
 	})
 }
 
-// exchangeWords writes a word into the buffer of every rank, and checks the words from all ranks
-// in b.
+// exchangeWords writes a word into the buffer of each rank, and checks the words of all ranks in b.
 func exchangeWords(r *rank, b symmem.Buffer, addresses []uintptr) {
 	r.t.Helper()
-	for _, address := range addresses {
-		*wordAt(address + uintptr(peerWordBytes*r.Rank())) = wordFrom(r.Rank())
+	for _, buffer := range addresses {
+		*wordAt(addressOfWordFrom(r.Rank(), buffer)) = wordFrom(r.Rank())
 	}
 
 	r.ok(r.World().Barrier(r.ctx, nil))
 	r.synchronize()
-	for writer := range peerRanks {
-		got := *wordAt(b.Address() + uintptr(peerWordBytes*writer))
+	for writer := range addresses {
+		got := *wordAt(addressOfWordFrom(writer, b.Address()))
 		if want := wordFrom(writer); got != want {
 			r.failf("the word from rank %d = %d; want %d", writer, got, want)
 		}
 	}
 }
 
-func checkInnerAddresses(r *rank, b symmem.Buffer, addresses []uintptr) {
+func checkAddressesInsideBuffer(r *rank, b symmem.Buffer, addresses []uintptr) {
 	r.t.Helper()
-	const offset = 64
-	inner, err := r.Runtime.Interop().PeerAddresses(r.World(), b.Address()+offset, peerWordBytes)
+	const offset = 64 // arbitrary
+	inside, err := r.Runtime.Interop().PeerAddresses(r.World(), b.Address()+offset, peerWordBytes)
 	r.ok(err)
-	for peer := range peerRanks {
-		if want := addresses[peer] + offset; inner[peer] != want {
-			r.failf("address at offset %d of rank %d = %#x; want %#x", offset, peer, inner[peer], want)
+	for peer, start := range addresses {
+		if want := start + offset; inside[peer] != want {
+			r.failf("address at offset %d of rank %d = %#x; want %#x", offset, peer, inside[peer], want)
 		}
 	}
 }
@@ -85,8 +88,7 @@ func TestInvalidPeerAddresses(t *testing.T) {
 			r.failf("PeerAddresses of the zero buffer = %v; want ErrForeign", err)
 		}
 
-		b, err := r.pool().Alloc(8)
-		r.ok(err)
+		b := r.alloc(r.pool(), 8)
 		if _, err := b.PeerAddresses(nil); !errors.Is(err, symmem.ErrInvalid) {
 			r.failf("PeerAddresses in a nil group = %v; want ErrInvalid", err)
 		}
@@ -95,7 +97,7 @@ func TestInvalidPeerAddresses(t *testing.T) {
 	})
 }
 
-// A suspended pool has no memory, and so no peer addresses. Resume restores the same addresses.
+// While a pool is suspended, its buffers have no peer addresses. Resume restores the same ones.
 func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		p := r.pool()
@@ -109,18 +111,19 @@ func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 		r.suspend(p, symmem.DiscardContents)
 		_, bufferErr := b.PeerAddresses(r.World())
 		_, interopErr := r.Runtime.Interop().PeerAddresses(r.World(), b.Address(), peerWordBytes)
-		for call, err := range map[string]error{
-			"Buffer.PeerAddresses": bufferErr, "Interop.PeerAddresses": interopErr,
-		} {
-			isSuspended := errors.Is(err, symmem.ErrSuspended)
-			if !isSuspended || !strings.Contains(err.Error(), "Pool.Resume") {
-				r.failf("%s = %v, want ErrSuspended with the advice to call Pool.Resume", call, err)
-			}
-		}
-
+		wantResumeAdvice(r, "Buffer.PeerAddresses", bufferErr)
+		wantResumeAdvice(r, "Interop.PeerAddresses", interopErr)
 		r.resume(p)
 		if got, err := b.PeerAddresses(r.World()); err != nil || !slices.Equal(got, want) {
 			r.failf("PeerAddresses after Resume = %#x, %v, want %#x", got, err, want)
 		}
 	})
+}
+
+func wantResumeAdvice(r *rank, call string, err error) {
+	r.t.Helper()
+	isSuspended := errors.Is(err, symmem.ErrSuspended)
+	if !isSuspended || !strings.Contains(err.Error(), "Pool.Resume") {
+		r.failf("%s = %v, want ErrSuspended with the advice to call Pool.Resume", call, err)
+	}
 }

@@ -11,17 +11,25 @@ import (
 	"symmem"
 )
 
-// simulatedRanks share the experts of a model. Each token uses a few experts, and Dispatch sends a
-// row of numbers to the ranks of these experts. If a row uses two experts of rank 0, Permute makes
-// two copies of it there, and Unpermute later adds up the results of the experts. The benchmark
-// does the work of rank 0, in a world of one rank.
+// In a mixture-of-experts model, each rank owns some of the experts, and each token uses topK
+// experts. Dispatch sends the row of a token to the ranks of its experts. On each of these ranks,
+// Permute makes one copy of the row per expert, and Unpermute adds up the results. The benchmark
+// runs rank 0 of simulatedRanks alone, and writes the ids that Dispatch would have sent.
 const simulatedRanks = 4
+
+// The graphs of a permuteBench, in the order of captureGraphs.
+const (
+	permuteGraph = iota
+	permuteCopyGraph
+	unpermuteGraph
+	unpermuteCopyGraph
+)
 
 // BenchmarkPermute reports medians:
 //
 //   - us-permute, us-unpermute: microseconds per call
-//   - permute-copy, unpermute-copy: time of a call, divided by the time of a device copy that moves
-//     the same number of bytes of rows
+//   - permute-copy, unpermute-copy: time of a call, divided by the time of a device copy that reads
+//     and writes as many bytes
 func BenchmarkPermute(b *testing.B) {
 	skipOnHost(b, "it measures a GPU")
 	runtimes, err := symmem.OpenLocal(b.Context(), 1, symmem.Options{Backend: "nccl"})
@@ -39,25 +47,28 @@ func BenchmarkPermute(b *testing.B) {
 	for _, model := range exchangeModels {
 		for _, tokensPerRank := range []int64{1, 8, 32, 128, 1024, 4096} {
 			b.Run(fmt.Sprintf("%s/tokens=%d", model.name, tokensPerRank), func(b *testing.B) {
-				allTokens := []int64{simulatedRanks * tokensPerRank}
-				measurePermute(b, r, exchangeShape{exchangeModel: model, counts: allTokens})
+				allTokens := simulatedRanks * tokensPerRank
+				measurePermute(b, r, &exchangeShape{
+					exchangeModel: model, counts: []int64{allTokens}, // in a world of one rank
+				})
 			})
 		}
 	}
 }
 
-func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
+func measurePermute(b *testing.B, r *exchangeBench, shape *exchangeShape) {
 	b.Helper()
-	ids, copies := e.receivedIDs()
-	p := newPermuteBench(r, &e, int64(len(ids)/e.topK), copies)
+	ids, permutedRows := shape.receivedIDs()
+	receivedRows := int64(len(ids) / shape.topK)
+	p := newPermuteBench(r, shape, receivedRows, permutedRows)
 	pool, err := r.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
 
-	buffers := p.allocate(b, pool)
 	const callsPerGraph = 20
-	// Close the graphs and free the memory even after an error.
+	buffers := p.allocate(b, pool)
+	// After an error, continue, because the graphs and buffers must be released.
 	writeErr := p.writeDispatched(ids)
 	captureErr := p.captureGraphs(callsPerGraph)
 	measureErr := measureReplays(b, r, callsPerGraph)
@@ -74,10 +85,11 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 	}
 }
 
-// receivedIDs draws the experts of all tokens. It returns topK ids for each row that rank 0
-// receives, and the number of copies that Permute makes of these rows.
-func (e *exchangeShape) receivedIDs() (ids []int32, copies int64) {
-	random := rand.New(rand.NewPCG(1, 1)) // arbitrary seed
+// receivedIDs draws topK experts for each token. It returns the ids in the rows that rank 0
+// receives, and the number of their copies after Permute.
+func (e *exchangeShape) receivedIDs() (ids []int32, permutedRows int64) {
+	const seed = 1 // arbitrary
+	random := rand.New(rand.NewPCG(seed, seed))
 	const otherRanksExpert = int32(-1)
 	ownExperts := e.experts / simulatedRanks
 	allTokens := e.counts[0]
@@ -93,32 +105,35 @@ func (e *exchangeShape) receivedIDs() (ids []int32, copies int64) {
 
 		if ownCount > 0 { // Dispatch sends the row to rank 0
 			ids = append(ids, row...)
-			copies += ownCount
+			permutedRows += ownCount
 		}
 	}
 
-	return ids, copies
+	return ids, permutedRows
 }
 
 type permuteBench struct {
 	*exchangeBench
 	args         symmem.PermuteArgs
 	receivedRows int64
-	// sizes of the device copies that move as many bytes as Permute and Unpermute
+	// sizes of the device copies that read and write as many bytes as Permute and Unpermute
 	permuteCopyBytes, unpermuteCopyBytes int64
 	copySource, copyTarget               symmem.Memory
 }
 
-func newPermuteBench(r *exchangeBench, e *exchangeShape, receivedRows, copies int64) *permuteBench {
+func newPermuteBench(
+	r *exchangeBench, shape *exchangeShape, receivedRows, permutedRows int64,
+) *permuteBench {
 	p := &permuteBench{
 		exchangeBench: r, receivedRows: receivedRows,
-		args: symmem.PermuteArgs{Routing: e.routing()},
+		args: symmem.PermuteArgs{Routing: shape.routing()},
 	}
-	p.args.Experts = e.experts / simulatedRanks
+	p.args.Experts = shape.experts / simulatedRanks
 	receivedRowBytes := p.args.Hidden * int64(p.args.Type.Size())
-	// Divide by 2, because a device copy both reads and writes its bytes.
-	p.permuteCopyBytes = (receivedRows + copies) * receivedRowBytes / 2
-	p.unpermuteCopyBytes = (receivedRows + copies) * p.computedRowBytes() / 2
+	// Half of the rows that a call reads or writes, because a device copy reads and writes each row.
+	rowsAccessed := receivedRows + permutedRows
+	p.permuteCopyBytes = rowsAccessed * receivedRowBytes / 2
+	p.unpermuteCopyBytes = rowsAccessed * p.computedRowBytes() / 2
 	return p
 }
 
@@ -127,27 +142,26 @@ func (p *permuteBench) computedRowBytes() int64 {
 	return bfloat16Bytes * p.args.Hidden
 }
 
-func (p *permuteBench) dispatched() symmem.DispatchLayout {
-	const ranks = 1
-	return p.args.Layout(ranks)
+func (p *permuteBench) dispatchLayout() symmem.DispatchLayout {
+	return p.args.Layout(p.World().Size())
 }
 
 // allocate allocates zeroed memory. The caller must free the buffers.
 func (p *permuteBench) allocate(b *testing.B, pool *symmem.Pool) (buffers []symmem.Buffer) {
 	b.Helper()
-	const ranks, defaultAlign = 1, 0
-	permuted := p.args.PermutedLayout(ranks, defaultAlign)
+	const defaultAlign = 0
+	permuted := p.args.PermutedLayout(p.World().Size(), defaultAlign)
+	copyBytes := max(p.permuteCopyBytes, p.unpermuteCopyBytes)
 	for _, part := range []struct {
 		memory *symmem.Memory
 		bytes  int64
 	}{
-		{memory: &p.args.Dispatched, bytes: p.dispatched().Bytes},
+		{memory: &p.args.Dispatched, bytes: p.dispatchLayout().Bytes},
 		{memory: &p.args.Permuted, bytes: permuted.Bytes},
 		{memory: &p.args.Computed, bytes: permuted.Capacity * p.computedRowBytes()},
 		{memory: &p.args.Returned, bytes: p.args.MaxTokens * p.computedRowBytes()},
-		// Device copies are at most as large as the one for Unpermute.
-		{memory: &p.copySource, bytes: p.unpermuteCopyBytes},
-		{memory: &p.copyTarget, bytes: p.unpermuteCopyBytes},
+		{memory: &p.copySource, bytes: copyBytes},
+		{memory: &p.copyTarget, bytes: copyBytes},
 	} {
 		buffer, err := pool.Alloc(part.bytes)
 		if err != nil {
@@ -167,7 +181,7 @@ func (p *permuteBench) allocate(b *testing.B, pool *symmem.Pool) (buffers []symm
 // writeDispatched writes the ids and the row count that Dispatch would have written.
 func (p *permuteBench) writeDispatched(ids []int32) error {
 	const wordBytes = 4 // of an id or a number of rows
-	layout := p.dispatched()
+	layout := p.dispatchLayout()
 	idWords := slice(p.args.Dispatched, layout.IDs, wordBytes*int64(len(ids)))
 	countWord := slice(p.args.Dispatched, layout.Counts, wordBytes)
 	s := p.DefaultStream()
@@ -176,7 +190,7 @@ func (p *permuteBench) writeDispatched(ids []int32) error {
 	return errors.Join(idsErr, countErr)
 }
 
-// captureGraphs captures each operation and its device copy in separate graphs.
+// captureGraphs captures callsPerGraph repetitions of each call in a separate graph.
 func (p *permuteBench) captureGraphs(callsPerGraph int) (err error) {
 	for _, call := range []func() error{
 		func() error { return p.World().Permute(p.args, nil) },
@@ -197,24 +211,29 @@ func (p *permuteBench) copyOnDevice(bytes int64) error {
 
 func measureReplays(b *testing.B, r *exchangeBench, callsPerGraph int) (err error) {
 	b.Helper()
-	operations := []string{"permute", "unpermute"}
-	times := make([][]float64, len(operations))
-	ratios := make([][]float64, len(operations))
+	type operation struct {
+		name                 string
+		callGraph, copyGraph int
+		times, ratios        []float64
+	}
+	operations := []*operation{
+		{name: "permute", callGraph: permuteGraph, copyGraph: permuteCopyGraph},
+		{name: "unpermute", callGraph: unpermuteGraph, copyGraph: unpermuteCopyGraph},
+	}
 	const replays = 5
 	for b.Loop() {
-		for i := range operations {
-			graph := 2 * i // the next graph is the device copy
-			callTime, callErr := r.batch(graph, callsPerGraph, replays)
-			copyTime, copyErr := r.batch(graph+1, callsPerGraph, replays)
+		for _, o := range operations {
+			callTime, callErr := r.batch(o.callGraph, callsPerGraph, replays)
+			copyTime, copyErr := r.batch(o.copyGraph, callsPerGraph, replays)
 			err = errors.Join(err, callErr, copyErr)
-			times[i] = append(times[i], callTime)
-			ratios[i] = append(ratios[i], callTime/copyTime)
+			o.times = append(o.times, callTime)
+			o.ratios = append(o.ratios, callTime/copyTime)
 		}
 	}
 
-	for i, operation := range operations {
-		b.ReportMetric(median(times[i]), "us-"+operation)
-		b.ReportMetric(median(ratios[i]), operation+"-copy")
+	for _, o := range operations {
+		b.ReportMetric(median(o.times), "us-"+o.name)
+		b.ReportMetric(median(o.ratios), o.name+"-copy")
 	}
 
 	return err

@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,11 +11,11 @@ import (
 	"symmem"
 )
 
-// The ranks map segments of memory at different addresses. If a placement policy compares them, the
-// ranks can choose different free blocks, and an all-reduce adds up the wrong memory.
+// A segment of memory has different addresses on different ranks. A placement policy that compares
+// addresses can choose different free blocks, and then an all-reduce adds up unrelated memory.
 //
-// A file in testdata/maps selects the policy and the seed of the addresses on a world line. After
-// the run line, it has a program for two ranks:
+// Each file in testdata/maps has a world command, which selects the policy and the seed of the
+// addresses, and a run command with a program for two ranks:
 //
 //	alloc NAME MIB  allocate a buffer
 //	free NAME
@@ -50,73 +51,73 @@ func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Pla
 		d.Fatalf(t, "%v", err)
 	}
 
-	// Other check levels would report an error before the sum is wrong.
+	// Any other check level reports the different placement instead of the wrong sum.
 	return symmem.Options{Check: symmem.CheckOff, Scatter: scatter}, placement
 }
 
 func runProgram(
-	t *testing.T, o symmem.Options, placement symmem.Placement, program []string,
+	t *testing.T, options symmem.Options, placement symmem.Placement, program []string,
 ) string {
 	t.Helper()
-	var output [2]strings.Builder // by rank
-	runRanks(t, len(output), o, func(r *rank) {
+	const ranks = 2
+	var outputs [ranks]strings.Builder
+	runRanks(t, ranks, options, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Placement: placement,
 		})
 		runner := &interpreter{
-			rank: r, pool: p, out: &output[r.Rank()], named: map[string]symmem.Buffer{},
+			rank: r, pool: p, out: &outputs[r.Rank()], buffers: map[string]symmem.Buffer{},
 		}
 		for _, line := range program {
 			runner.execute(strings.Fields(line))
 		}
 	})
-	return fmt.Sprintf("rank 0\n%srank 1\n%s", output[0].String(), output[1].String())
+	return fmt.Sprintf("rank 0\n%srank 1\n%s", outputs[0].String(), outputs[1].String())
 }
 
 type interpreter struct {
 	*rank
-	pool  *symmem.Pool
-	out   *strings.Builder
-	named map[string]symmem.Buffer
+	pool    *symmem.Pool
+	out     *strings.Builder
+	buffers map[string]symmem.Buffer // by name
 }
 
-func (i *interpreter) execute(words []string) {
-	command := words[0]
-	args := words[1:]
+func (in *interpreter) execute(words []string) {
+	command, args := words[0], words[1:]
 	switch command {
 	case "alloc":
+		name := args[0]
 		var sizeMiB int64
 		if _, err := fmt.Sscan(args[1], &sizeMiB); err != nil {
-			i.failf("%q: %v", words, err)
+			in.failf("%q: %v", words, err)
 		}
 
-		i.named[args[0]] = i.alloc(i.pool, sizeMiB*mib)
+		in.buffers[name] = in.alloc(in.pool, sizeMiB*mib)
 	case "free":
-		i.ok(i.named[args[0]].Free())
+		in.ok(in.buffers[args[0]].Free())
 	case "register":
-		i.ok(i.pool.Register(i.ctx, i.World()))
+		in.ok(in.pool.Register(in.ctx, in.World()))
 	case "map":
-		i.pool.Map(i.out)
+		in.pool.Map(in.out)
 	case "sum":
-		i.sum(i.named[args[0]], args[0])
+		in.printSum(args[0])
 	default:
-		i.failf("unknown command %q", command)
+		in.failf("unknown command %q", command)
 	}
 }
 
-func (i *interpreter) sum(b symmem.Buffer, name string) {
-	i.fill(b, 1)
-	// The sum may read any memory of the peer. Wait until the peer has filled its buffer, too.
-	i.ok(i.World().Barrier(i.ctx, nil))
-	i.ok(i.rank.sum(i.World(), b))
+func (in *interpreter) printSum(name string) {
+	b := in.buffers[name]
+	in.fill(b, 1)
+	// A wrong sum may read another buffer of the peer, so wait until the peer has filled that one.
+	in.ok(in.World().Barrier(in.ctx, nil))
+	in.ok(in.sum(in.World(), b))
 	verdict := "right"
-	want := float32(i.Size())
-	for _, v := range i.floats(b) {
-		if v != want {
-			verdict = "wrong"
-		}
+	want := float32(in.Size())
+	if slices.ContainsFunc(in.floats(b), func(got float32) bool { return got != want }) {
+		verdict = "wrong"
 	}
 
-	fmt.Fprintf(i.out, "%s lies at segment %d offset %#x: the sum is %s\n",
+	fmt.Fprintf(in.out, "%s lies at segment %d offset %#x: the sum is %s\n",
 		name, b.Segment(), b.Offset(), verdict)
 }

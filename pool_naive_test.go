@@ -9,19 +9,18 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is the best-fit allocator that BenchmarkAlloc compares to pools. It has no lock and no
-// history.
+// naive is a simple best-fit allocator, to which BenchmarkAlloc compares pools.
 type naive struct {
-	free           []extent         // sorted by size and then by start
-	byStart, byEnd map[int64]extent // the same blocks
+	free           []extent         // in the order of compareExtents
+	byStart, byEnd map[int64]extent // the blocks of free
 }
 
-// extent is a block of the offsets from start to start+size.
+// extent is a free or live block. Its start is an offset in bytes.
 type extent struct{ start, size int64 }
 
 func (e extent) end() int64 { return e.start + e.size }
 
-// naiveUnit is the unit in bytes to which sizes are rounded up, as in pools.
+// naiveUnit divides all sizes of blocks, as in pools.
 const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")
@@ -32,8 +31,9 @@ func newNaive(bytes int64) *naive {
 	return a
 }
 
-func compareExtents(a, b extent) int {
-	return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(a.start, b.start))
+// compareExtents orders blocks by size, and equal sizes by start.
+func compareExtents(x, y extent) int {
+	return cmp.Or(cmp.Compare(x.size, y.size), cmp.Compare(x.start, y.start))
 }
 
 func (a *naive) insert(e extent) {
@@ -50,12 +50,11 @@ func (a *naive) remove(e extent) {
 	delete(a.byEnd, e.end())
 }
 
-// alloc splits the smallest free block that is large enough. If there is none, it returns
-// errNaiveFull.
+// alloc splits the smallest free block that is large enough.
 func (a *naive) alloc(bytes int64) (extent, error) {
 	size := (bytes + naiveUnit - 1) / naiveUnit * naiveUnit // rounded up
-	lowerBound := extent{start: 0, size: size}              // first of its size in sort order
-	index, _ := slices.BinarySearchFunc(a.free, lowerBound, compareExtents)
+	firstOfSize := extent{start: 0, size: size}             // no block of this size is ordered before
+	index, _ := slices.BinarySearchFunc(a.free, firstOfSize, compareExtents)
 	if index == len(a.free) {
 		return extent{}, errNaiveFull
 	}
@@ -87,11 +86,11 @@ func (a *naive) release(e extent) {
 // Live blocks never overlap. When all are released, they merge into one free block.
 func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		const whole = 64 << 10 // small enough to become full
-		const maxBytes = 8 << 10
-		a := newNaive(whole)
+		const capacity = 64 << 10 // small enough to become full
+		const maxBytes, maxSteps = 8 << 10, 80
+		a := newNaive(capacity)
 		var live []extent
-		for range rapid.IntRange(1, 80).Draw(rt, "steps") {
+		for range rapid.IntRange(1, maxSteps).Draw(rt, "steps") {
 			if len(live) > 0 && rapid.Bool().Draw(rt, "free") {
 				victim := rapid.IntRange(0, len(live)-1).Draw(rt, "victim")
 				a.release(live[victim])
@@ -117,7 +116,7 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 			a.release(e)
 		}
 
-		if want := []extent{{start: 0, size: whole}}; !slices.Equal(a.free, want) {
+		if want := []extent{{start: 0, size: capacity}}; !slices.Equal(a.free, want) {
 			rt.Fatalf("got the free blocks %+v, want %+v", a.free, want)
 		}
 
@@ -144,19 +143,20 @@ func checkNewBlock(rt *rapid.T, e extent, bytes int64, live []extent) {
 
 // A request gets the smallest free block that fits, even if a larger one has a lower offset.
 func TestNaiveAllocatorBestFit(t *testing.T) {
-	a := newNaive(10 * naiveUnit)
-	var blocks []extent
-	for _, units := range []int64{3, 1, 1, 1, 4} {
-		e, err := a.alloc(units * naiveUnit)
+	const capacity = 10 * naiveUnit
+	a := newNaive(capacity)
+	alloc := func(bytes int64) extent {
+		e, err := a.alloc(bytes)
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		blocks = append(blocks, e)
+		return e
 	}
-
-	larger := blocks[0]
-	smaller := blocks[2]
+	larger := alloc(3 * naiveUnit)
+	alloc(naiveUnit) // separates the two
+	smaller := alloc(naiveUnit)
+	alloc(capacity - smaller.end()) // the rest
 	a.release(larger)
 	a.release(smaller)
 	if e, err := a.alloc(1); err != nil || e != smaller {
