@@ -7,15 +7,17 @@ import (
 	"symmem"
 )
 
-// Streams share the segments of a pool in units of 2 MiB. If a stream reuses memory that was freed
-// on another stream, it first waits for unfinished work on that memory.
+// Streams share the segments of a pool. A stream that reuses memory of another stream first waits
+// for unfinished work on that memory.
 
 func mappedBytes(stats symmem.PoolStats) int64 { return stats.Used + stats.Cached }
 
 func TestStreamsShareSegments(t *testing.T) {
-	const streams = 40
+	const streams, segmentBytes = 40, 64 * mib
+	const wantSegments = 2 // each stream takes 2 MiB
+	const wantMapped = wantSegments * segmentBytes
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
+		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: segmentBytes})
 		var last symmem.Buffer
 		for range streams {
 			b, err := p.AllocOn(r.stream(), mib)
@@ -24,11 +26,10 @@ func TestStreamsShareSegments(t *testing.T) {
 		}
 
 		r.ok(p.Register(r.ctx, r.World()))
-		// 40 streams with 2 MiB each need two segments of 64 MiB.
-		n := p.Stats()
-		if mapped := mappedBytes(n); mapped != 128*mib || n.Segments != 2 {
-			r.failf("buffers of 1 MiB on %d streams map %d bytes in %d segments, want 128 MiB in 2",
-				streams, mapped, n.Segments)
+		stats := p.Stats()
+		if mapped := mappedBytes(stats); mapped != wantMapped || stats.Segments != wantSegments {
+			r.failf("buffers of 1 MiB on %d streams map %d bytes in %d segments, want %d in %d",
+				streams, mapped, stats.Segments, wantMapped, wantSegments)
 		}
 
 		r.checkSum(r.World(), last)
@@ -42,27 +43,28 @@ func TestSynchronizeSharesMemory(t *testing.T) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 8 * mib})
 		for range streams {
 			s := r.stream()
-			b, err := p.AllocOn(s, 6*mib) // does not fit twice into a segment
+			b, err := p.AllocOn(s, 6*mib) // more than half of a segment
 			r.ok(err)
 			r.ok(s.Fill(b.Memory(), 1))
 			r.ok(b.Free())
 			r.ok(s.Synchronize(r.ctx))
 		}
 
-		if n := p.Stats(); n.Segments != 1 {
-			r.failf("%d successive streams map %d segments, want 1", streams, n.Segments)
+		if n := p.Stats().Segments; n != 1 {
+			r.failf("%d successive streams map %d segments, want 1", streams, n)
 		}
 
 		r.ok(r.World().Check(r.ctx))
 	})
 }
 
-// In a full pool, the default stream gets memory that was freed on a busy stream. The progress of
-// the busy stream differs between the ranks, but the offset of the new buffer does not.
+// In a full pool, the default stream gets memory that was freed on a busy stream. All ranks choose
+// the same offset, even if the stream is busy on only one rank.
 func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	const ranks = 2
+	const busyRank, idleRank = 0, 1
 	const otherByte, defaultByte = 7, 9 // arbitrary
-	var places errorTexts               // of the new buffer
+	var places errorTexts               // of reused
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Capacity: 4 * mib,
@@ -71,8 +73,8 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		freed, err := p.AllocOn(other, 4*mib)
 		r.ok(err)
 		r.ok(p.Register(r.ctx, r.World()))
-		release := r.hold(other) // blocks other
-		if r.Rank() == 1 {
+		release := r.hold(other)
+		if r.Rank() == idleRank {
 			release()
 		}
 
@@ -80,14 +82,13 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		r.ok(freed.Free())
 		reused := r.alloc(p, 2*mib)
 		r.ok(r.DefaultStream().Fill(reused.Memory(), defaultByte))
-		if r.Rank() == 0 {
+		if r.Rank() == busyRank {
 			release()
 		}
 
 		r.synchronize()
-		v := read[uint8](r, reused.Memory())
-		first := v[0]
-		last := v[len(v)-1]
+		contents := read[uint8](r, reused.Memory())
+		first, last := contents[0], contents[len(contents)-1]
 		if first != defaultByte || last != defaultByte {
 			r.failf("got first byte %d and last byte %d, want %d: the other stream wrote last", first,
 				last, defaultByte)
@@ -99,8 +100,8 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	places.requireSame(t, ranks)
 }
 
-// During a capture, a stream gets no memory that was freed on another stream, because the graph
-// would include the wait for that stream.
+// While a stream is capturing, no memory moves from one stream to another, because the graph would
+// include the wait between the streams.
 func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -121,8 +122,8 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	})
 }
 
-// After SetIdle(true), the owner of an adopted stream may destroy it. The pool then cannot query
-// the stream, so no other stream gets memory that was freed on it.
+// After SetIdle(true), the owner of an adopted stream may destroy it. The pool no longer queries the
+// stream, so other streams do not get its freed memory.
 func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -141,7 +142,7 @@ func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 	})
 }
 
-// When the pool or the device is full, ReserveOn takes mapped memory that no unfinished work uses.
+// In a full pool or on a full device, ReserveOn takes mapped memory without unfinished work.
 func TestReserveTakesCleanMemory(t *testing.T) {
 	const moreThanDevice = 1 << 39 // makes the pool map all memory of the device
 	for fullPart, o := range map[string]symmem.PoolOptions{
@@ -159,9 +160,8 @@ func TestReserveTakesCleanMemory(t *testing.T) {
 				b, err := p.AllocOn(other, half)
 				r.ok(err)
 				r.ok(b.Free())
-				// A full device may still have room for another small segment.
-				isPoolFull := o.Capacity > 0
-				if now := p.Stats(); isPoolFull && now.Segments != before.Segments {
+				mayMapMore := o.Capacity == 0 // the device may have room for a small segment
+				if now := p.Stats(); !mayMapMore && now.Segments != before.Segments {
 					r.failf("%d segments after ReserveOn, want %d as before", now.Segments, before.Segments)
 				}
 			})
@@ -174,16 +174,16 @@ func TestSegmentShrinksWhenMappingFails(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: tebibyte})
 		r.alloc(p, mib)
-		if n := p.Stats(); n.Segments != 1 || mappedBytes(n) >= tebibyte {
-			r.failf("got %+v, want one segment smaller than 1 TiB", n)
+		if stats := p.Stats(); stats.Segments != 1 || mappedBytes(stats) >= tebibyte {
+			r.failf("got %+v, want one segment smaller than 1 TiB", stats)
 		}
 	})
 }
 
-// Captures on 1000 new streams reuse memory.
+// Each capture uses a new stream, but the pool maps only a few segments.
 func TestShortCapturesOnNewStreams(t *testing.T) {
 	const captures = 1000
-	const maxSegments, maxMapped = 6, 2048 * mib // 64, 64, 128, 256, 512 and 1024 MiB
+	const maxSegments, maxMapped = 6, (64 + 64 + 128 + 256 + 512 + 1024) * mib
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
 		for range captures {
@@ -200,12 +200,12 @@ func TestShortCapturesOnNewStreams(t *testing.T) {
 			r.ok(graph.Close())
 		}
 
-		n := p.Stats()
-		mapped := mappedBytes(n)
-		r.t.Logf("%d captures map %d MiB in %d segments", captures, mapped/mib, n.Segments)
-		if mapped > maxMapped || n.Segments > maxSegments {
+		stats := p.Stats()
+		mapped := mappedBytes(stats)
+		r.t.Logf("%d captures map %d MiB in %d segments", captures, mapped/mib, stats.Segments)
+		if mapped > maxMapped || stats.Segments > maxSegments {
 			r.failf("%d captures map %d MiB in %d segments, want at most %d MiB in %d", captures,
-				mapped/mib, n.Segments, maxMapped/mib, maxSegments)
+				mapped/mib, stats.Segments, maxMapped/mib, maxSegments)
 		}
 	})
 }

@@ -8,27 +8,26 @@ import (
 	"symmem"
 )
 
-// A pool maps memory in segments, here of 4 MiB at first. A registered segment is a window. The
-// ranks of the pool's domain allocate the same buffers.
+// A pool maps memory in segments. In these tests, the first segment has 4 MiB, and later ones are
+// larger. A window is a registered segment.
 
 // A buffer has the same segment and offset on all ranks, although the addresses of segments differ.
 func TestPlacementIsSameOnAllRanks(t *testing.T) {
 	const ranks = 3
 	const buffersPerRank = 200
-	var placesByRank errorTexts // one error with all places per rank
+	var placesByRank errorTexts
 	runRanks(t, ranks, symmem.Options{Scatter: scatterSeed}, func(r *rank) {
 		p := r.pool()
 		var places []string
 		var buffers []symmem.Buffer
 		for i := range buffersPerRank {
-			isThird := i%3 == 2
-			if isThird {
-				oldest := buffers[i/3]
-				r.ok(oldest.Free())
+			if i%3 == 2 { // at every third step, free the oldest buffer
+				r.ok(buffers[i/3].Free())
 			}
 
-			const unit, sizes = 512, 90
-			b := r.alloc(p, int64(unit*(1+i*7%sizes))) // all sizes, in mixed order
+			const unit, sizes, stride = 512, 90, 7
+			units := 1 + i*stride%sizes // all sizes, in mixed order
+			b := r.alloc(p, int64(units*unit))
 			buffers = append(buffers, b)
 			places = append(places, place(b))
 		}
@@ -39,20 +38,20 @@ func TestPlacementIsSameOnAllRanks(t *testing.T) {
 	placesByRank.requireSame(t, ranks)
 }
 
-// A scope, which registers new segments at its end, finds reserved memory registered.
+// Reserve also registers memory. A later scope has nothing to register at its end.
 func TestReserve(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.ok(p.Reserve(r.ctx, 32*mib, r.World()))
 		before := r.World().Stats()
-		reserved := p.Stats()
-		if before.Windows == 0 || before.Windows != reserved.Segments {
+		pool := p.Stats()
+		if before.Windows == 0 || before.Windows != pool.Segments {
 			r.failf("the group has %d windows, want one for each of the %d segments", before.Windows,
-				reserved.Segments)
+				pool.Segments)
 		}
 
-		if reserved.Cached < 32*mib {
-			r.failf("%d bytes of cached memory, want at least 32 MiB", reserved.Cached)
+		if pool.Cached < 32*mib {
+			r.failf("%d bytes of cached memory, want at least 32 MiB", pool.Cached)
 		}
 
 		b := r.alloc(p, 32*mib)
@@ -81,7 +80,7 @@ func TestPoolMapsFewSegments(t *testing.T) {
 		listed := len(slices.Collect(p.Segments()))
 		counted := p.Stats().Segments
 		if listed != want || counted != want {
-			r.failf("Segments has %d elements, Stats %d segments; want %d", listed, counted, want)
+			r.failf("Segments lists %d and Stats counts %d segments, want %d", listed, counted, want)
 		}
 	})
 }
@@ -89,14 +88,15 @@ func TestPoolMapsFewSegments(t *testing.T) {
 func TestPoolStatsCountBytes(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		a := r.alloc(p, 1000)
-		b := r.window(p, mib)   // registers the only segment
-		const used = mib + 1024 // sizes are rounded up to multiples of 512
+		const small, roundedSmall = 1000, 1024 // sizes are rounded up to multiples of 512
+		a := r.alloc(p, small)
+		b := r.window(p, mib) // registers the only segment
+		const used = roundedSmall + mib
 		const free = 4*mib - used
 		want := symmem.PoolStats{
-			Used: used, Requested: mib + 1000, HighWater: used,
+			Used: used, Requested: small + mib, HighWater: used,
 			Cached: free, LargestFree: free, Segments: 1, Windows: 1,
-			Events: 3, // a segment and two allocations
+			Events: 3, // one new segment and two allocations
 		}
 		if got := p.Stats(); got != want {
 			r.failf("with two buffers: got %+v, want %+v", got, want)
@@ -108,7 +108,7 @@ func TestPoolStatsCountBytes(t *testing.T) {
 		want.Requested = 0
 		want.Cached = 4 * mib
 		want.LargestFree = 4 * mib
-		want.Events += 2
+		want.Events += 2 // the frees
 		if got := p.Stats(); got != want {
 			r.failf("with both freed: got %+v, want %+v", got, want)
 		}
@@ -125,9 +125,12 @@ func TestInvalidSizes(t *testing.T) {
 			}
 		}
 
-		for _, o := range []symmem.PoolOptions{{Capacity: -1}, {FirstSegment: -1}, {Placement: 9}} {
-			if _, err := r.NewPool(o); err == nil {
-				r.failf("NewPool(%+v) succeeded, want an error", o)
+		const unknownPlacement = 9
+		for _, invalid := range []symmem.PoolOptions{
+			{Capacity: -1}, {FirstSegment: -1}, {Placement: unknownPlacement},
+		} {
+			if _, err := r.NewPool(invalid); err == nil {
+				r.failf("NewPool(%+v) succeeded, want an error", invalid)
 			}
 		}
 	})
@@ -154,7 +157,7 @@ func TestPoolCapacity(t *testing.T) {
 	})
 }
 
-// Trim unmaps and deregisters segments without buffers, but keeps at least the given bytes mapped.
+// Trim deregisters and unmaps free segments, but keeps at least the given number of bytes mapped.
 func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -164,7 +167,7 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 		freed2 := r.window(p, 8*mib) // registers all three segments
 		r.ok(freed1.Free())
 		r.ok(freed2.Free())
-		r.ok(p.Trim(r.ctx, 8*mib)) // keeps segment 0 and one more
+		r.ok(p.Trim(r.ctx, 8*mib)) // keeps two segments of 4 MiB
 		if got := p.Stats(); got.Segments != 2 || got.Windows != 2 || got.Used != 4*mib {
 			r.failf("got %+v, want 2 segments, 2 windows and 4 MiB used", got)
 		}
@@ -175,14 +178,15 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 			r.failf("got the segments %+v, want only %d", all, kept.Segment())
 		}
 
-		// Ordinals of segments are never reused.
 		added := r.alloc(p, 4*mib)
-		if added.Segment() != 3 {
-			r.failf("the new segment has ordinal %d, want 3", added.Segment())
+		const nextOrdinal = 3 // ordinals of unmapped segments are not reused
+		if added.Segment() != nextOrdinal {
+			r.failf("the new segment has ordinal %d, want %d", added.Segment(), nextOrdinal)
 		}
 
 		r.checkSum(r.World(), added)
-		newGroup := r.split(r.World(), 0)
+		const color = 0 // of both ranks
+		newGroup := r.split(r.World(), color)
 		r.checkSum(newGroup, kept)
 		if n := newGroup.Stats().Windows; n != 2 { // of kept and added
 			r.failf("a group created after Trim has %d windows, want 2", n)
@@ -192,9 +196,10 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 
 // Trim of a pool without a domain does not wait for other ranks.
 func TestTrimOfSingleRankPool(t *testing.T) {
+	const trimmingRank = 0
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
-		if r.Rank() == 0 {
+		if r.Rank() == trimmingRank {
 			b := r.alloc(p, mib)
 			r.ok(b.Free())
 			r.ok(p.Trim(r.ctx, 0))
@@ -226,14 +231,13 @@ func TestClosedPoolRejectsCalls(t *testing.T) {
 
 func TestPoolLimitPerDomain(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		const maxPools = 64 // ranks compare at most this many pools at a time
-		for i := range maxPools {
-			if _, err := r.NewPool(symmem.PoolOptions{Domain: r.World()}); err != nil {
-				r.failf("pool %d of at most %d: %v", i+1, maxPools, err)
-			}
+		const maxPools = 64
+		options := symmem.PoolOptions{Domain: r.World()}
+		for range maxPools {
+			r.poolWith(options)
 		}
 
-		_, err := r.NewPool(symmem.PoolOptions{Domain: r.World()})
+		_, err := r.NewPool(options)
 		r.wantErr(err, symmem.ErrInvalid)
 		r.ok(r.World().Check(r.ctx))
 	})

@@ -11,13 +11,13 @@ import (
 	"symmem"
 )
 
-// All ranks run the same random program on a pool. Each buffer then has the same place (segment and
-// offset) on all ranks, although the addresses of segments are random.
+// All ranks run the same random program. Each buffer gets the same segment and offset on all ranks,
+// although the addresses of segments differ.
 
 type step struct {
 	kind   stepKind
-	choice int   // selects a buffer, a group or a number of colors
-	bytes  int64 // to allocate, or to keep in stepTrim
+	choice int   // of a buffer, a group, or the number of groups in stepSplit
+	bytes  int64 // to allocate, or to keep mapped in stepTrim
 }
 
 type stepKind int
@@ -30,18 +30,20 @@ const (
 	stepGather
 	stepSplit // split the world
 	stepTrim  // unmap segments without buffers
-	stepKindCount
+
+	lastStepKind = stepTrim
 )
 
 func drawProgram(rt *rapid.T) []step {
 	steps := rapid.Custom(func(rt *rapid.T) step {
 		return step{
-			kind:   stepKind(rapid.IntRange(0, int(stepKindCount)-1).Draw(rt, "kind")),
+			kind:   stepKind(rapid.IntRange(0, int(lastStepKind)).Draw(rt, "kind")),
 			choice: rapid.IntRange(0, 1000).Draw(rt, "choice"),
 			bytes:  rapid.Int64Range(1, 3*mib).Draw(rt, "bytes"), // a segment has 4 MiB
 		}
 	})
-	return rapid.SliceOfN(steps, 1, 40).Draw(rt, "program")
+	const maxSteps = 40
+	return rapid.SliceOfN(steps, 1, maxSteps).Draw(rt, "program")
 }
 
 type programState struct {
@@ -49,7 +51,7 @@ type programState struct {
 	pool    *symmem.Pool
 	live    []symmem.Buffer
 	groups  []*symmem.Group // the world and the results of stepSplit
-	history []string        // steps, and places of the buffers in collectives
+	history []string        // the steps, and the segment and offset of each buffer in a collective
 }
 
 func (p *programState) run(s step) {
@@ -67,13 +69,13 @@ func (p *programState) run(s step) {
 			return err
 		}))
 	case stepSum, stepGather:
-		p.compute(s)
+		p.runCollective(s)
 	case stepSplit:
-		colors := 1 + s.choice%3 // one group per color
-		p.groups = append(p.groups, p.split(p.World(), p.Rank()%colors))
+		groups := 1 + s.choice%3
+		color := p.Rank() % groups
+		p.groups = append(p.groups, p.split(p.World(), color))
 	case stepTrim:
 		p.ok(p.pool.Trim(p.ctx, s.bytes))
-	case stepKindCount: // not a step
 	}
 }
 
@@ -87,7 +89,7 @@ func (p *programState) free(choice int) {
 	p.live = append(p.live[:i], p.live[i+1:]...)
 }
 
-func (p *programState) compute(s step) {
+func (p *programState) runCollective(s step) {
 	if len(p.live) == 0 {
 		return
 	}
@@ -97,24 +99,25 @@ func (p *programState) compute(s step) {
 	p.history = append(p.history, place(b))
 	if s.kind == stepSum {
 		p.checkSum(g, b)
-		return
+	} else {
+		p.checkGather(g, b, s)
 	}
-
-	p.checkGather(g, b, s)
 }
 
-// checkGather gathers parts of a buffer in place. The part of rank n contains n.
+// checkGather gathers equal parts of a buffer in place. Each rank fills its part with its number.
 func (p *programState) checkGather(g *symmem.Group, b symmem.Buffer, s step) {
 	const elementBytes = 4
-	count := b.Size() / elementBytes / int64(g.Size()) // elements per part
-	offset := int64(g.Rank()) * count * elementBytes
-	part, err := b.Memory().Slice(offset, count*elementBytes)
+	partElements := b.Size() / elementBytes / int64(g.Size())
+	partBytes := partElements * elementBytes
+	part, err := b.Memory().Slice(int64(g.Rank())*partBytes, partBytes)
 	p.ok(err)
 	p.fill(b, float32(g.Rank()))
-	p.ok(g.AllGather(p.ctx, part, b.Memory(), count, symmem.Float32, nil))
+	p.ok(g.AllGather(p.ctx, part, b.Memory(), partElements, symmem.Float32, nil))
 	p.synchronize()
-	for i, got := range p.floats(b)[:count*int64(g.Size())] {
-		want := float32(int64(i) / count) // the rank that contributed the element
+	gathered := p.floats(b)[:partElements*int64(g.Size())]
+	for i, got := range gathered {
+		contributor := int64(i) / partElements
+		want := float32(contributor)
 		if got != want {
 			p.failf("%+v: element %d = %v, want %v", s, i, got, want)
 		}
@@ -128,7 +131,7 @@ func TestRandomPrograms(t *testing.T) {
 		options := symmem.Options{
 			Scatter: rapid.Uint64Range(1, 1<<32).Draw(rt, "scatter"), Timeout: 20 * time.Second,
 		}
-		var histories errorTexts // one error with the history per rank
+		var histories errorTexts
 		// runRanks needs a *testing.T.
 		passed := t.Run("", func(t *testing.T) {
 			runRanks(t, ranks, options, func(r *rank) {

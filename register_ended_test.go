@@ -16,24 +16,23 @@ func mapSegment(r *rank, p *symmem.Pool) {
 	r.ok(b.Free())
 }
 
-// A segment stays mapped during Register, even if its pool is trimmed or the group is closed after
-// the backend has registered the segment and before the pool records it.
+// A segment stays mapped during Register, even if Trim or Group.Close runs meanwhile.
 func TestCloseDuringRegister(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		end  func(context.Context, *symmem.Pool, *symmem.Group) error
+		call func(context.Context, *symmem.Pool, *symmem.Group) error
 		want error // of Register
 	}{
 		{
 			name: "Trim",
-			end: func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
+			call: func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
 				return p.Trim(ctx, 0)
 			},
 			want: nil,
 		},
 		{
 			name: "Group.Close",
-			end: func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error {
+			call: func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error {
 				return g.Close()
 			},
 			want: symmem.ErrClosed,
@@ -43,30 +42,30 @@ func TestCloseDuringRegister(t *testing.T) {
 			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				p := r.pool()
 				mapSegment(r, p)
-				var g *symmem.Group
+				var g *symmem.Group // created after HoldRegister, which affects only new groups
 				var unmapped atomic.Int32
 				stopObserving := r.Interop().Observe(symmem.Observer{
 					SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
 				})
 				defer stopObserving()
-				symmem.HoldRegister(r.Runtime, func() { // runs in Register
-					done := make(chan error)
-					go func() { done <- c.end(r.ctx, p, g) }()
-					r.ok(<-done) // does not need a lock that Register holds
+				duringRegister := func() {
+					r.ok(c.call(r.ctx, p, g)) // would block on a lock that Register holds
 					if unmapped.Load() != 0 {
 						t.Error("the segment was unmapped during its registration")
 					}
-				})
+				}
+				symmem.HoldRegister(r.Runtime, duringRegister)
 				g = r.split(r.World(), 0)
 				if err := p.Register(r.ctx, g); !errors.Is(err, c.want) {
 					r.failf("Register during %s returned %v, want %v", c.name, err, c.want)
 				}
 
-				if n := g.Stats().Windows; n != 0 || p.Stats().Windows != 0 {
-					r.failf("the group has %d windows and the pool %d, want 0", n, p.Stats().Windows)
+				inGroup, inPool := g.Stats().Windows, p.Stats().Windows
+				if inGroup != 0 || inPool != 0 {
+					r.failf("the group has %d windows and the pool %d, want 0", inGroup, inPool)
 				}
 
-				r.ok(p.Trim(r.ctx, 0)) // unmaps the segment if Register has not
+				r.ok(p.Trim(r.ctx, 0)) // unmaps the segment after Group.Close
 				if unmapped.Load() != 1 {
 					r.failf("the segment was unmapped %d times, want 1", unmapped.Load())
 				}
@@ -75,39 +74,36 @@ func TestCloseDuringRegister(t *testing.T) {
 	}
 }
 
-// If a segment is trimmed during Register, Register unmaps it. If unmapping fails on one rank,
-// Register still succeeds on all ranks, and the next Trim returns the error once.
+// After a Trim during Register, Register unmaps the segment. If this fails on one rank, Register
+// still succeeds on all ranks, and only the next Trim returns the error.
 func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
-	failure := errors.New("unmapping has failed")
+	const failingRank = 0
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		var want error
-		if r.Rank() == 0 {
-			want = failure
+		var unmapErr error
+		if r.Rank() == failingRank {
+			unmapErr = errors.New("unmapping has failed")
 		}
 
-		symmem.HoldEnds(r.Runtime, func() error { return want })
+		symmem.HoldEnds(r.Runtime, func() error { return unmapErr })
 		p := r.pool()
 		mapSegment(r, p)
-		symmem.HoldRegister(r.Runtime, func() { // runs in Register
-			done := make(chan error)
-			go func() { done <- p.Trim(r.ctx, 0) }()
-			r.ok(<-done)
-		})
+		duringRegister := func() { r.ok(p.Trim(r.ctx, 0)) }
+		symmem.HoldRegister(r.Runtime, duringRegister)
 		g := r.split(r.World(), 0)
 		r.ok(p.Register(r.ctx, g))
-		if err := p.Trim(r.ctx, 0); !errors.Is(err, want) {
-			r.failf("the next Trim returned %v, want %v", err, want)
+		if err := p.Trim(r.ctx, 0); !errors.Is(err, unmapErr) {
+			r.failf("the next Trim returned %v, want %v", err, unmapErr)
 		}
 
 		r.ok(p.Trim(r.ctx, 0))
 	})
 }
 
-// Trim deregisters a segment and waits for the other rank before it unmaps the segment. If the pool
-// is closed at that time, only one of Trim and Close unmaps it.
+// Between deregistering and unmapping a segment, Trim waits for the other rank. If Close runs
+// meanwhile, only one of the two calls unmaps the segment.
 func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
-	const waitedFor, closing = 0, 1 // ranks
-	closed := make(chan struct{})   // closed after Close
+	const lateRank, closingRank = 0, 1
+	poolClosed := make(chan struct{}) // on closingRank
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		mapSegment(r, p)
@@ -117,26 +113,28 @@ func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 		stopObserving := r.Interop().Observe(symmem.Observer{
 			Deregister: func(symmem.WindowEvent) {
 				close(deregistered)
-				if r.Rank() == waitedFor {
-					<-closed
+				if r.Rank() == lateRank {
+					<-poolClosed
 				}
 			},
 			SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
 		})
 		defer stopObserving()
-		done := make(chan error, 1)
-		if r.Rank() == closing {
+		closeErr := make(chan error, 1)
+		isClosing := r.Rank() == closingRank
+		if isClosing {
 			go func() {
 				<-deregistered
-				done <- p.Close()
-				close(closed)
+				closeErr <- p.Close()
+				close(poolClosed)
 			}()
-		} else {
-			done <- nil
 		}
 
 		r.ok(p.Trim(r.ctx, 0))
-		r.ok(<-done)
+		if isClosing {
+			r.ok(<-closeErr)
+		}
+
 		if n := unmapped.Load(); n != 1 {
 			r.failf("the segment was unmapped %d times, want 1", n)
 		}

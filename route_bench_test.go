@@ -7,8 +7,13 @@ import (
 	"symmem"
 )
 
-// routeBytes is the size of the ids and weights, each in one half, at the end of the input.
-const routeBytes = 1 << 20
+// The input ends with the expert ids and weights of this rank's tokens.
+const (
+	maxIDBytes     = 512 << 10
+	maxWeightBytes = maxIDBytes // one weight per id
+	weightsOffset  = exchangeMemory - maxWeightBytes
+	idsOffset      = weightsOffset - maxIDBytes
+)
 
 func (e *exchangeShape) routing() symmem.Routing {
 	routing := symmem.Routing{
@@ -24,11 +29,11 @@ func (e *exchangeShape) routing() symmem.Routing {
 	return routing
 }
 
-// idsOf chooses distinct experts for each token of a rank. Each call for a rank
-// returns the same ids.
+// idsOf draws distinct experts for each token of a rank. The result depends only on the shape and
+// the rank.
 func (e *exchangeShape) idsOf(rank int) (ids []int32) {
-	const hotExpert = 0
-	random := rand.New(rand.NewPCG(uint64(rank), 1))
+	const hotExpert, arbitrary = 0, 1
+	random := rand.New(rand.NewPCG(uint64(rank), arbitrary))
 	for range e.counts[rank] {
 		chosen := random.Perm(e.experts)[:e.topK]
 		if e.hasHotExpert && !slices.Contains(chosen, hotExpert) {
@@ -44,28 +49,29 @@ func (e *exchangeShape) idsOf(rank int) (ids []int32) {
 }
 
 // maxSparseTraffic returns the largest number of bytes that a rank sends or receives in Dispatch
-// and Combine. A row travels once to each rank that owns one of its experts, and back.
+// and Combine. Each row travels to the ranks that own its experts, and back.
 func (e *exchangeShape) maxSparseTraffic() int64 {
 	ranks := len(e.counts)
-	sent, received := make([]int64, ranks), make([]int64, ranks) // rows by rank
+	sentRows, receivedRows := make([]int64, ranks), make([]int64, ranks)
 	for src := range ranks {
 		for ids := range slices.Chunk(e.idsOf(src), e.topK) {
-			isDestination := make([]bool, ranks)
+			isOwner := make([]bool, ranks)
 			for _, id := range ids {
-				owner := int(id) * ranks / e.experts
-				isDestination[owner] = true
+				owner := int(id) * ranks / e.experts // ranks own equal shares of the experts
+				isOwner[owner] = true
 			}
 
+			isOwner[src] = false // does not count as traffic
 			for dst := range ranks {
-				if isDestination[dst] && dst != src {
-					sent[src]++
-					received[dst]++
+				if isOwner[dst] {
+					sentRows[src]++
+					receivedRows[dst]++
 				}
 			}
 		}
 	}
 
-	return e.rowBytes() * max(slices.Max(sent), slices.Max(received))
+	return e.rowBytes() * max(slices.Max(sentRows), slices.Max(receivedRows))
 }
 
 func (r *exchangeBench) writeIDs(e *exchangeShape) error {
@@ -75,35 +81,36 @@ func (r *exchangeBench) writeIDs(e *exchangeShape) error {
 	}
 
 	const idBytes = 4
-	to := slice(r.input, exchangeMemory-routeBytes, idBytes*int64(len(ids)))
+	target := slice(r.input, idsOffset, idBytes*int64(len(ids)))
 	s := r.DefaultStream()
-	if err := s.Copy(to, symmem.Host(ids)); err != nil {
+	if err := s.Copy(target, symmem.Host(ids)); err != nil {
 		return err
 	}
 
 	return s.Synchronize(r.ctx)
 }
 
-// route calls Dispatch and Combine, without the experts' work in between.
+// route calls Dispatch and Combine, without the work of the experts in between.
 func (r *exchangeBench) route(e *exchangeShape) error {
+	g := r.World()
 	routing := e.routing()
-	count := e.counts[r.Rank()]
-	rowBytes := routing.Hidden * int64(routing.Type.Size())
+	tokens := e.counts[r.Rank()]
+	rowsBytes := tokens * routing.Hidden * int64(routing.Type.Size())
 	const wordBytes = 4 // of an id, a weight or a scale
-	perTokenBytes := wordBytes * count * int64(routing.TopK)
+	idsBytes := wordBytes * tokens * int64(routing.TopK)
 	dispatch := symmem.RouteArgs{
-		Routing: routing, Tokens: count, Send: slice(r.input, 0, count*rowBytes),
-		IDs:       slice(r.input, exchangeMemory-routeBytes, perTokenBytes),
-		Weights:   slice(r.input, exchangeMemory-routeBytes/2, perTokenBytes),
-		RowScales: slice(r.input, count*rowBytes, wordBytes*count*routing.Scales),
-		Recv:      slice(r.symmetric, 0, routing.Layout(r.World().Size()).Bytes),
+		Routing: routing, Tokens: tokens,
+		Send:      slice(r.input, 0, rowsBytes),
+		IDs:       slice(r.input, idsOffset, idsBytes),
+		Weights:   slice(r.input, weightsOffset, idsBytes),
+		RowScales: slice(r.input, rowsBytes, wordBytes*tokens*routing.Scales),
+		Recv:      slice(r.symmetric, 0, routing.Layout(g.Size()).Bytes),
 	}
 	const bfloat16Bytes = 2 // Combine always sends bfloat16
-	combinedBytes := routing.Hidden * bfloat16Bytes
+	combinedRowBytes := routing.Hidden * bfloat16Bytes
 	combine := dispatch
-	combine.Send = slice(r.symmetric, 0, int64(r.World().Size())*routing.MaxTokens*combinedBytes)
-	combine.Recv = slice(r.input, 0, count*combinedBytes)
-	g := r.World()
+	combine.Send = slice(r.symmetric, 0, int64(g.Size())*routing.MaxTokens*combinedRowBytes)
+	combine.Recv = slice(r.input, 0, tokens*combinedRowBytes)
 	if err := g.Dispatch(r.ctx, dispatch, nil); err != nil {
 		return err
 	}
