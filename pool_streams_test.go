@@ -122,8 +122,8 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	})
 }
 
-// After SetIdle(true), the owner of an adopted stream may destroy it. The pool no longer queries the
-// stream, so other streams do not get its freed memory.
+// After SetIdle(true), the owner of an adopted stream may destroy it. The pool no longer queries
+// this stream, so other streams do not get its freed memory.
 func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})

@@ -15,16 +15,16 @@ func TestInvalidRoutes(t *testing.T) {
 	const ranks = 2
 	runRoutes(t, []int{ranks}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
 		c.drawShape()
-		const tokens = 2 // per rank, so that no memory is empty
-		c.MaxTokens = max(c.MaxTokens, tokens)
-		c.tokens[0], c.tokens[1] = c.drawTokens(tokens), c.drawTokens(tokens)
+		const tokensPerRank = 2 // at least 1, so that no argument is empty
+		c.MaxTokens = max(c.MaxTokens, tokensPerRank)
+		c.tokens[0], c.tokens[1] = c.drawTokens(tokensPerRank), c.drawTokens(tokensPerRank)
 		valid := c.args()
 		const missingBytes = 128 // arbitrary
 		tooShort, err := valid.Recv.Slice(0, valid.Recv.Bytes()-missingBytes)
 		c.ok(err)
 		for _, row := range []struct {
 			name   string
-			change func(valid *symmem.RouteArgs)
+			change func(*symmem.RouteArgs)
 			want   error
 		}{
 			{
@@ -45,7 +45,7 @@ func TestInvalidRoutes(t *testing.T) {
 				want:   symmem.ErrInvalid,
 			},
 			{
-				name:   "rows that are no multiple of 16 bytes",
+				name:   "rows that do not consist of units of 16 bytes",
 				change: func(a *symmem.RouteArgs) { a.Hidden++ }, want: symmem.ErrInvalid,
 			},
 			{
@@ -70,9 +70,9 @@ func TestInvalidRoutes(t *testing.T) {
 				change: func(a *symmem.RouteArgs) { a.Recv = tooShort }, want: symmem.ErrOutOfRange,
 			},
 		} {
-			a := valid
-			row.change(&a)
-			if err := c.World().Dispatch(c.ctx, a, nil); !errors.Is(err, row.want) {
+			args := valid
+			row.change(&args)
+			if err := c.World().Dispatch(c.ctx, args, nil); !errors.Is(err, row.want) {
 				c.failf("%s: got %v, want %v", row.name, err, row.want)
 			}
 		}
@@ -82,16 +82,18 @@ func TestInvalidRoutes(t *testing.T) {
 	})
 }
 
+// A Dispatch with different numbers of experts on the ranks fails.
 func TestDifferentRoutesDiverge(t *testing.T) {
-	o := symmem.Options{Path: symmem.PathAuto, Check: symmem.CheckEvery}
+	options := symmem.Options{Path: symmem.PathAuto, Check: symmem.CheckEvery}
 	const ranks = 2
-	runRoutes(t, []int{ranks}, o, func(c *routeCase) {
+	runRoutes(t, []int{ranks}, options, func(c *routeCase) {
 		c.drawShape()
-		c.Experts, c.owners = 4, []int{0, 0, 1, 1} // two experts per rank
+		c.Experts = 4
+		c.owners = []int{0, 0, 1, 1} // by expert
 		c.tokens[0], c.tokens[1] = c.drawTokens(1), c.drawTokens(1)
-		a := c.args()
-		a.Experts += c.Rank() // 5 on rank 1
-		err := c.World().Dispatch(c.ctx, a, nil)
+		args := c.args()
+		args.Experts += c.Rank() // 5 on rank 1
+		err := c.World().Dispatch(c.ctx, args, nil)
 		if err == nil {
 			err = c.DefaultStream().Synchronize(c.ctx)
 		}
@@ -110,30 +112,32 @@ func TestRouteNamesMissingRank(t *testing.T) {
 	const seed = 1 // arbitrary
 	for _, operation := range []symmem.Operation{symmem.OpDispatch, symmem.OpCombine} {
 		t.Run(operation.String(), func(t *testing.T) {
-			ready, done := newGate(ranks), newGate(ranks) // wait returns when all ranks have called it
+			beforeCall, afterCall := newGate(ranks), newGate(ranks) // at which all ranks meet
 			runRanks(t, ranks, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 				g, err := r.Join(r.ctx, "late", r.World().Ranks())
 				r.ok(err)
 				c := newRouteCase(r, seed)
 				c.drawShape()
-				a := c.args()
+				args := c.args()
 				if operation == symmem.OpCombine {
-					a = c.combineArgs(&a)
+					args = c.combineArgs(&args)
 				}
 
-				r.ok(c.pools[1].Register(r.ctx, g))
-				ready.wait(r)
+				registeredPool := c.pools[1]
+				r.ok(registeredPool.Register(r.ctx, g))
+				beforeCall.wait(r)
 				isCaller := r.Rank() != missingRank
 				if isCaller {
 					r.ok(g.SetTimeout(time.Second))
-					err := r.Interop().Do(r.ctx, g, symmem.Call{Operation: operation, Route: &a}, nil)
+					err := r.Interop().Do(r.ctx, g, symmem.Call{Operation: operation, Route: &args}, nil)
 					err = cmp.Or(err, r.DefaultStream().Synchronize(r.ctx))
 					r.wantTimeout(err, missingRank)
 				}
 
-				done.wait(r)
-				if isCaller && os.Getenv(backendVariable) != "" { // the host backend keeps Recv
-					c.checkFailedRoute(operation, &a)
+				afterCall.wait(r)
+				isHostBackend := os.Getenv(backendVariable) == "" // does not invalidate outputs
+				if isCaller && !isHostBackend {
+					c.checkFailedRoute(operation, &args)
 				}
 
 				r.ok(r.World().Barrier(r.ctx, nil)) // the CUDA context is still usable
@@ -144,30 +148,33 @@ func TestRouteNamesMissingRank(t *testing.T) {
 }
 
 // checkFailedRoute checks that a failed call has invalidated its output. Dispatch sets token counts
-// to 0 and expert ids to -1, whose bytes are 0xff. Combine sets all bytes to 0xff.
+// to 0 and expert ids to -1. Combine sets all bytes to 0xff.
 func (c *routeCase) checkFailedRoute(o symmem.Operation, a *symmem.RouteArgs) {
 	if a.Recv.Bytes() == 0 {
 		return
 	}
 
-	poisoned := read[uint8](c.rank, a.Recv)
-	if o == symmem.OpDispatch {
-		const wordBytes = 4 // of a count or an id
-		ranks := len(c.tokens)
-		layout := c.Layout(ranks)
-		counts := poisoned[layout.Counts:][:wordBytes*ranks]
-		for _, v := range counts {
-			if v != 0 {
-				c.failf("the counts of a failed dispatch have the bytes %v, want 0", counts)
-			}
-		}
-
-		poisoned = poisoned[layout.IDs:][:int64(ranks*c.TopK)*c.MaxTokens*wordBytes]
+	output := read[uint8](c.rank, a.Recv)
+	if o == symmem.OpCombine {
+		wantBytes(c.rank, "output", output, 0xff)
+		return
 	}
 
-	for i, v := range poisoned {
-		if v != 0xff {
-			c.failf("byte %d is %#x after a failed %v, want 0xff", i, v, o)
+	const wordBytes = 4 // of a count or an id
+	ranks := len(c.tokens)
+	layout := c.Layout(ranks)
+	counts := output[layout.Counts:][:wordBytes*ranks]
+	ids := output[layout.IDs:][:wordBytes*int64(ranks*c.TopK)*c.MaxTokens]
+	const byteOfMinus1 = 0xff
+	wantBytes(c.rank, "counts", counts, 0)
+	wantBytes(c.rank, "ids", ids, byteOfMinus1)
+}
+
+func wantBytes(r *rank, name string, all []uint8, want uint8) {
+	r.t.Helper()
+	for i, got := range all {
+		if got != want {
+			r.failf("byte %d of the %s is %#x after a failed call, want %#x", i, name, got, want)
 		}
 	}
 }

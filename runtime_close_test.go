@@ -10,46 +10,45 @@ import (
 	"symmem"
 )
 
-// Collectives on three streams of rank 0 fail when rank 1 aborts the world. No call has returned
-// this fault, so Close returns it, but only once.
+// Rank 1 aborts the world while collectives are queued on three streams of rank 0. No call returns
+// the fault, so Close returns it, but only once.
 func TestCloseReportsFaultOnce(t *testing.T) {
 	const abortingRank, streams, count = 1, 3, 100 // arbitrary count
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
-	launched := make(chan struct{}) // closed when rank 0 has queued its collectives
-	closed := make(chan error, 1)   // from rank 0
+	queued := make(chan struct{})    // closed when rank 0 has queued its collectives
+	closeErrs := make(chan error, 1) // from rank 0
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
-		defer r.Close() // does nothing if rank 0 has closed already
+		defer r.Close() // for rank 1, because rank 0 closes earlier
 		defer symmem.FreeLive(rt)
 		b := r.window(r.pool(), mib)
-		r.checkSum(r.World(), b) // NCCL's first call waits for all ranks
+		r.checkSum(r.World(), b) // NCCL needs all ranks for the first collective
 		if r.Rank() == abortingRank {
-			<-launched
+			<-queued
 			r.World().Abort()
-			<-r.World().Ended() // a closed rank could not report the cause
+			<-r.World().Ended() // after an earlier Close, rank 1 could not report the cause
 			return
 		}
 
-		// The deferred calls also run after a failure, in the order begin, launched, Close.
+		// Even after a failure, let the collectives begin, then let rank 1 abort, and then close.
 		defer func() {
 			symmem.FreeLive(rt)
-			closed <- r.Close()
+			closeErrs <- r.Close()
 		}()
-		defer close(launched)
-		begin := make(chan struct{}) // lets the collectives begin
+		defer close(queued)
+		begin := make(chan struct{})
 		defer close(begin)
 		for range streams {
 			s, err := r.NewStream()
 			r.ok(err)
-			// The host function delays the collective, so the call itself launches nothing.
-			r.ok(s.Host(func() { <-begin }))
+			r.ok(s.Host(func() { <-begin })) // delays the collective until AllReduce has returned
 			m := b.Memory()
 			r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, s))
 		}
 	})
-	err := <-closed
-	isJoined := err != nil && strings.Contains(err.Error(), "\n") // one line per error
-	if !errors.Is(err, symmem.ErrAborted) || isJoined {
+	err := <-closeErrs
+	hasSeveralErrors := err != nil && strings.Contains(err.Error(), "\n") // one per line
+	if !errors.Is(err, symmem.ErrAborted) || hasSeveralErrors {
 		t.Errorf("got %v, want ErrAborted once", err)
 	}
 }
@@ -60,8 +59,7 @@ func TestCloseOmitsReturnedFault(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		const color = 0
 		g := r.split(r.World(), color)
-		b := r.window(r.pool(), 4096)
-		m := b.Memory()
+		m := r.window(r.pool(), 4096).Memory()
 		g.Abort()
 		err := g.AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 		r.wantErr(err, symmem.ErrAborted)
@@ -70,14 +68,14 @@ func TestCloseOmitsReturnedFault(t *testing.T) {
 	})
 }
 
-// Rank 0 waits in Join for rank 1, which never joins. Close ends the Join long before its timeout.
+// Rank 0 waits in Join for rank 1, which never joins. Close makes Join return before its timeout.
 func TestCloseEndsPendingJoin(t *testing.T) {
 	const timeout, limit = time.Minute, 20 * time.Second
-	warned := make(chan struct{}) // rank 1 is late
+	isWaiting := make(chan struct{}) // closed when rank 0 warns about rank 1
 	var once sync.Once
 	runtimes := openRanks(t, 2, symmem.Options{
 		Timeout: timeout, WarnAfter: 20 * time.Millisecond,
-		OnLate: func(symmem.LateWarning) { once.Do(func() { close(warned) }) },
+		OnLate: func(symmem.LateWarning) { once.Do(func() { close(isWaiting) }) },
 	})
 	begin := time.Now()
 	joined := make(chan error, 1)
@@ -85,7 +83,7 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 		_, err := runtimes[0].Join(t.Context(), "alone", []int{0, 1})
 		joined <- err
 	}()
-	<-warned
+	<-isWaiting
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		if err := rt.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -100,8 +98,8 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	}
 }
 
-// Rank 0 closes its Runtime during Join. A rank that already waits in Join and a rank that connects
-// later both get errors that name rank 0.
+// If rank 0 closes its Runtime during Join, both a rank that already waits in Join and a rank that
+// connects later get errors that name rank 0.
 func TestJoinNamesClosedRank(t *testing.T) {
 	const closedRank, waitingRank, lateRank = 0, 1, 2
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
@@ -136,13 +134,15 @@ func TestJoinNamesClosedRank(t *testing.T) {
 	}
 
 	for _, number := range []int{waitingRank, lateRank} {
+		err := joinErrs[number]
 		var deadlock *symmem.DeadlockError
-		if !errors.As(joinErrs[number], &deadlock) {
-			t.Errorf("rank %d: got %v, want a DeadlockError", number, joinErrs[number])
+		if !errors.As(err, &deadlock) {
+			t.Errorf("rank %d: got %v, want a DeadlockError", number, err)
 			continue
 		}
 
-		if len(deadlock.Activity) != 1 || deadlock.Activity[closedRank] == "" {
+		namesOnlyClosedRank := len(deadlock.Activity) == 1 && deadlock.Activity[closedRank] != ""
+		if !namesOnlyClosedRank {
 			t.Errorf("rank %d: got the activities %v, want only one of rank %d", number,
 				deadlock.Activity, closedRank)
 		}
@@ -156,8 +156,8 @@ func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 			r.hold(r.stream()) // until the end of the test
 		}
 
-		// One after the other, each stream would take twice the timeout.
-		const limit = (streams - 1) * 2 * timeout
+		const maxPerStream = 2 * timeout
+		const limit = (streams - 1) * maxPerStream // too short to abort one stream after another
 		begin := time.Now()
 		err := r.Close()
 		r.wantTimeout(err)
@@ -187,22 +187,24 @@ func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 	})
 }
 
-// beginClose starts Close and returns as soon as the Runtime rejects new calls.
+// beginClose starts Close and waits until the Runtime rejects new calls.
 func beginClose(rt *symmem.Runtime) (closed chan error) {
 	closed = make(chan error, 1)
 	go func() { closed <- rt.Close() }()
 	for {
 		if _, err := rt.NewEvent(); err != nil {
-			pause()
-			return closed
+			break
 		}
 	}
+
+	pause()
+	return closed
 }
 
-// pause gives other goroutines time to block or, if symmem has an error, to continue.
+// pause gives other goroutines time to block, or to continue by mistake.
 func pause() { <-time.After(50 * time.Millisecond) }
 
-// Close waits for a NewPool that has reserved addresses, and closes the new pool.
+// Close waits for a NewPool in progress, and closes the new pool.
 func TestCloseDuringNewPool(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var closed chan error
@@ -215,7 +217,8 @@ func TestCloseDuringNewPool(t *testing.T) {
 	})
 }
 
-// A Close inside Join waits for the Join until the timeout. Join then closes the new group.
+// Close waits at most the timeout for a Join in progress, here its caller. Join then closes the new
+// group.
 func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) })
@@ -224,11 +227,13 @@ func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	})
 }
 
-// Memory stays mapped until the work that uses it has completed. TestMain detects a leak.
+// If Close times out, memory stays mapped until the work that uses it completes. TestMain detects
+// leaked mappings.
 func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireAddressable() // GPU memory would remain allocated in this process
-		b, s := r.alloc(r.pool(), mib), r.stream()
+		b := r.alloc(r.pool(), mib)
+		s := r.stream()
 		r.hold(s)
 		r.ok(s.Fill(b.Memory(), 1))
 		r.ok(b.Free())

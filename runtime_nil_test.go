@@ -11,12 +11,12 @@ import (
 	"symmem"
 )
 
-// excludedMethods end the use of the receiver, except Pool.Map, which exists only in tests.
+// excludedMethods are methods that end the use of their receivers, and Pool.Map, a test helper.
 var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 
 func TestNilArgumentsDoNotPanic(t *testing.T) {
-	o := symmem.Options{Timeout: 2 * time.Second} // some calls time out
-	runRanks(t, 1, o, func(r *rank) {
+	options := symmem.Options{Timeout: 2 * time.Second} // some calls time out
+	runRanks(t, 1, options, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
 		s := r.stream()
@@ -29,21 +29,21 @@ func TestNilArgumentsDoNotPanic(t *testing.T) {
 		for _, receiver := range []any{
 			r.Runtime, r.World(), p, &b, s, e, graph, scope, b.Memory(), r.Interop(),
 		} {
-			v := reflect.ValueOf(receiver)
-			for i := range v.NumMethod() {
-				method := v.Type().Method(i)
+			value := reflect.ValueOf(receiver)
+			for i := range value.NumMethod() {
+				method := value.Type().Method(i)
 				if slices.Contains(excludedMethods, method.Name) {
 					continue
 				}
 
-				callWithZeros(t, fmt.Sprintf("%v.%s", v.Type(), method.Name), v.Method(i))
+				name := fmt.Sprintf("%v.%s", value.Type(), method.Name)
+				callWithZeros(t, name, value.Method(i))
 			}
 		}
 
-		// Wait for work that the calls have queued. It may fail.
+		// Wait for the work that the calls have queued. Its errors do not matter.
 		_ = r.DefaultStream().Synchronize(r.ctx)
 		_ = s.Synchronize(r.ctx)
-		// The scope is useless after End.
 		callWithZeros(t, "Scope.End", reflect.ValueOf(scope.End))
 	})
 }
@@ -68,7 +68,7 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	f.Call(args)
 }
 
-// A nil context counts as one that never ends.
+// A nil context never ends, like context.Background.
 func TestNilContext(t *testing.T) {
 	var nilCtx context.Context
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

@@ -19,8 +19,8 @@ func TestSingleRankWorld(t *testing.T) {
 			rt.Size(), rt.World().Size())
 	}
 
-	if rt.Source() != "options" { // where rank and size come from
-		t.Errorf("Source() = %q, want options", rt.Source())
+	if source := rt.Source(); source != "options" { // of the rank and size
+		t.Errorf("Source() = %q, want options", source)
 	}
 
 	device, wantBackend := rt.Device(), withBackend(symmem.Options{}).Backend
@@ -29,7 +29,7 @@ func TestSingleRankWorld(t *testing.T) {
 	}
 
 	stats := rt.Stats()
-	// The pool serves disabled scopes, and the group is the world.
+	// Open creates the world and a pool for disabled scopes.
 	if stats.Size != 1 || len(stats.Pools) != 1 || len(stats.Groups) != 1 {
 		t.Errorf("Stats() = %+v, want one rank, one pool and one group", stats)
 	}
@@ -46,6 +46,7 @@ func TestSingleRankWorld(t *testing.T) {
 }
 
 func TestInvalidOptions(t *testing.T) {
+	const unknownLevel = 17
 	for _, row := range []struct {
 		name    string
 		options symmem.Options
@@ -54,7 +55,7 @@ func TestInvalidOptions(t *testing.T) {
 		{name: "a negative rank", options: symmem.Options{Rank: -1, Size: 2}},
 		{name: "a negative size", options: symmem.Options{Size: -1}},
 		{name: "a negative timeout", options: symmem.Options{Timeout: -time.Second}},
-		{name: "an unknown check level", options: symmem.Options{Check: 17}},
+		{name: "an unknown check level", options: symmem.Options{Check: unknownLevel}},
 		{name: "an unknown backend", options: symmem.Options{Size: 1, Backend: "abacus"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -63,8 +64,9 @@ func TestInvalidOptions(t *testing.T) {
 				t.Errorf("Open: got %v, want ErrInvalid", err)
 			}
 
-			if row.options.Size != 0 {
-				return // OpenLocal takes the size as an argument
+			concernsSize := row.options.Size != 0 // OpenLocal takes the size as an argument
+			if concernsSize {
+				return
 			}
 
 			const ranks = 1
@@ -82,7 +84,7 @@ func TestInvalidOptions(t *testing.T) {
 	}
 }
 
-// The environment selects the backend unless the options do.
+// The backend in the options takes precedence over the environment variable.
 func TestBackendSelection(t *testing.T) {
 	t.Setenv("SYMMEM_BACKEND", "abacus")
 	rt, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Backend: "host"})
@@ -113,8 +115,8 @@ func TestOpenNamesMissingRank(t *testing.T) {
 
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	rt := openAlone(t)
-	ctx, w := t.Context(), rt.World()
-	p, err := rt.NewPool(symmem.PoolOptions{Domain: w, FirstSegment: 2 * mib})
+	ctx, world := t.Context(), rt.World()
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: world, FirstSegment: 2 * mib})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,19 +129,19 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	m := b.Memory()
 	for name, call := range map[string]func() error{
 		"Alloc and Free": func() error {
-			x, err := p.Alloc(8192)
+			added, err := p.Alloc(8192)
 			if err != nil {
 				return err
 			}
 
-			return x.Free()
+			return added.Free()
 		},
 		"a scope without new memory": func() error {
-			s := p.Begin(w)
-			return s.End(ctx)
+			scope := p.Begin(world)
+			return scope.End(ctx)
 		},
 		"IsSymmetric": func() error {
-			if !w.IsSymmetric(b.Memory()) {
+			if !world.IsSymmetric(b.Memory()) {
 				return errors.New("IsSymmetric = false for a registered buffer, want true")
 			}
 
@@ -147,11 +149,11 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 		},
 		"AllReduce": func() error {
 			const count = 2
-			return w.AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
+			return world.AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 		},
 	} {
-		// An earlier call may have mapped a new segment.
-		if err := p.Register(ctx, w); err != nil {
+		// Register new segments of earlier calls now, because a registration allocates.
+		if err := p.Register(ctx, world); err != nil {
 			t.Fatal(err)
 		}
 
@@ -167,7 +169,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Open fails on all ranks if an option differs that must be the same on all ranks.
+// Some options must be the same on all ranks. If one of them differs, Open fails on all ranks.
 func TestDifferentOptionsFailOpen(t *testing.T) {
 	requireRanks(t, 2)
 	for _, row := range []struct {
@@ -189,7 +191,8 @@ func TestDifferentOptionsFailOpen(t *testing.T) {
 		var ranks sync.WaitGroup
 		for number, o := range row.options {
 			ranks.Go(func() {
-				o.Rank, o.Size, o.Store, o.Timeout = number, 2, store, 10*time.Second
+				o.Rank, o.Size = number, len(row.options)
+				o.Store, o.Timeout = store, 10*time.Second
 				rt, err := symmem.Open(t.Context(), withBackend(o))
 				if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
 					t.Errorf("rank %d: got %v, want ErrInvalid with %q", number, err, row.want)

@@ -9,10 +9,13 @@ import (
 	"symmem"
 )
 
-// A process can open several worlds, for example to train a model and to serve it. On a GPU, a
-// registration in one world would invalidate a capture in another world.
+// A process can open several worlds, for example to train a model and to serve it.
+
+const hostAllowsBoth = "on the host, registrations do not invalidate captures of other worlds"
+
+// On a GPU, a registration in one world would invalidate a capture in another world.
 func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
-	skipOnHost(t, "on the host, registrations do not invalidate captures of other worlds")
+	skipOnHost(t, hostAllowsBoth)
 	capturing, registering := openAlone(t), openAlone(t)
 	s, err := capturing.NewStream()
 	if err != nil {
@@ -56,25 +59,25 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 }
 
 func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
-	skipOnHost(t, "on the host, registrations do not invalidate captures of other worlds")
+	skipOnHost(t, hostAllowsBoth)
 	capturing, registering := openAlone(t), openAlone(t)
 	s, err := capturing.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	release := symmem.HoldRegistration(registering) // ends a simulated registration
-	var isReleased atomic.Bool
-	const delay = 100 * time.Millisecond // a BeginCapture that does not wait returns earlier
+	endRegistration := symmem.HoldRegistration(registering)
+	var hasEnded atomic.Bool
+	const delay = 100 * time.Millisecond // long enough to notice if BeginCapture does not wait
 	time.AfterFunc(delay, func() {
-		isReleased.Store(true)
-		release()
+		hasEnded.Store(true)
+		endRegistration()
 	})
 	if err := s.BeginCapture(); err != nil {
 		t.Fatal(err)
 	}
 
-	if !isReleased.Load() {
+	if !hasEnded.Load() {
 		t.Error("BeginCapture returned during a registration in another world")
 	}
 
@@ -100,7 +103,7 @@ func TestWorldsInOneProcessAreIndependent(t *testing.T) {
 		aborted.wantErr(aborted.World().Check(r.ctx), symmem.ErrAborted)
 		r.checkSum(r.World(), b)
 		symmem.FreeLive(aborted.Runtime)
-		_ = aborted.Close() // returns ErrAborted
+		_ = aborted.Close() // may return ErrAborted
 		r.checkSum(r.World(), b)
 		r.ok(r.World().Err())
 	})
