@@ -130,7 +130,7 @@ func newPermuteBench(
 	}
 	p.args.Experts = shape.experts / simulatedRanks
 	receivedRowBytes := p.args.Hidden * int64(p.args.Type.Size())
-	// Half of the rows that a call reads or writes, because a device copy reads and writes each row.
+	// A call reads or writes each of these rows, but a device copy both reads and writes its rows.
 	rowsAccessed := receivedRows + permutedRows
 	p.permuteCopyBytes = rowsAccessed * receivedRowBytes / 2
 	p.unpermuteCopyBytes = rowsAccessed * p.computedRowBytes() / 2

@@ -20,7 +20,7 @@ type extent struct{ start, size int64 }
 
 func (e extent) end() int64 { return e.start + e.size }
 
-// naiveUnit divides all sizes of blocks, as in pools.
+// naiveUnit is the unit of block sizes in bytes, as in pools.
 const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")
@@ -53,7 +53,7 @@ func (a *naive) remove(e extent) {
 // alloc splits the smallest free block that is large enough.
 func (a *naive) alloc(bytes int64) (extent, error) {
 	size := (bytes + naiveUnit - 1) / naiveUnit * naiveUnit // rounded up
-	firstOfSize := extent{start: 0, size: size}             // no block of this size is ordered before
+	firstOfSize := extent{start: 0, size: size}             // the lowest of this size in the order
 	index, _ := slices.BinarySearchFunc(a.free, firstOfSize, compareExtents)
 	if index == len(a.free) {
 		return extent{}, errNaiveFull

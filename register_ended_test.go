@@ -49,7 +49,7 @@ func TestCloseDuringRegister(t *testing.T) {
 				})
 				defer stopObserving()
 				duringRegister := func() {
-					r.ok(c.call(r.ctx, p, g)) // would block on a lock that Register holds
+					r.ok(c.call(r.ctx, p, g)) // must not wait for a lock that Register holds
 					if unmapped.Load() != 0 {
 						t.Error("the segment was unmapped during its registration")
 					}

@@ -12,65 +12,42 @@ import (
 	"symmem/internal/cuda"
 )
 
-// availableMemory returns the free bytes of the rank's GPU.
-func (r *rank) availableMemory() (free int64) {
+func (r *rank) freeGPUBytes() (free int64) {
 	r.t.Helper()
-	r.ok(nccl.Current(r.Rank(), func(gpu *cuda.Driver) (err error) {
+	err := nccl.Current(r.Rank(), func(gpu *cuda.Driver) (err error) {
 		free, _, err = gpu.MemGetInfo()
 		return err
-	}))
+	})
+	r.ok(err)
 	return free
 }
 
-// Suspend frees as much GPU memory as it reports. The test measures free memory while no rank is in
-// a call, because ranks may share a GPU.
+// Suspend frees as much GPU memory as it reports. Because ranks may share a GPU, the test measures
+// free memory only while no rank is suspending or resuming.
 func TestSuspendFreesDeviceMemory(t *testing.T) {
 	const ranks = 2
-	all := newGate(ranks) // wait returns when all ranks have called it
+	all := newGate(ranks) // where all ranks wait for each other
 	runRanks(t, ranks, suspendOptions(), func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("the backend has no device memory", symmem.ErrUnsupported)
 		}
 
-		freeBefore := r.availableMemory()
-		w := r.World()
-		g := r.split(w, 0)
-		p := r.poolWith(symmem.PoolOptions{Domain: w, FirstSegment: 256 * mib})
+		freeBefore := r.freeGPUBytes()
+		const color = 0 // of both ranks
+		g := r.split(r.World(), color)
+		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 256 * mib})
 		b := r.window(p, mib)
 		r.checkSum(g, b)
 		all.wait(r)
-		freeInUse := r.availableMemory()
+		freeInUse := r.freeGPUBytes()
 		poolSuspension := r.suspend(p, symmem.DiscardContents)
 		all.wait(r)
-		freeWithoutPool := r.availableMemory()
+		freeWithoutPool := r.freeGPUBytes()
 		groupSuspension := suspendGroup(r, g)
 		all.wait(r)
-		freeWithoutBoth := r.availableMemory()
-		for _, freed := range []struct {
-			name          string
-			got, reported int64
-		}{
-			{
-				name: "pool",
-				got:  freeWithoutPool - freeInUse, reported: poolSuspension.Released,
-			},
-			{
-				name: "group",
-				got:  freeWithoutBoth - freeWithoutPool, reported: groupSuspension.Released,
-			},
-		} {
-			if freed.reported <= 0 {
-				r.failf("Suspend of the %s released %d bytes, want a positive number", freed.name,
-					freed.reported)
-			}
-
-			// CUDA may allocate a little memory at the same time.
-			if freed.got < freed.reported*95/100 {
-				r.failf("suspending the %s freed %d bytes of GPU memory, want at least 95%% of %d",
-					freed.name, freed.got, freed.reported)
-			}
-		}
-
+		freeWithoutBoth := r.freeGPUBytes()
+		checkReleased(r, "pool", poolSuspension.Released, freeWithoutPool-freeInUse)
+		checkReleased(r, "group", groupSuspension.Released, freeWithoutBoth-freeWithoutPool)
 		t.Logf("rank %d: %d bytes free before the group and pool were created, %d with both in use, "+
 			"%d with the pool suspended, %d with both suspended; kept: %v",
 			r.Rank(), freeBefore, freeInUse, freeWithoutPool, freeWithoutBoth, groupSuspension.Kept)
@@ -80,23 +57,36 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 		r.checkSum(g, b)
 		all.wait(r)
 		const tolerance = 4 * mib
-		if now, want := r.availableMemory(), freeInUse-tolerance; now < want {
-			r.failf("%d bytes are free after Resume, want at least %d; before Suspend, %d were free", now,
+		if free, want := r.freeGPUBytes(), freeInUse-tolerance; free < want {
+			r.failf("%d bytes are free after Resume, want at least %d; before Suspend, %d were free", free,
 				want, freeInUse)
 		}
 	})
+}
+
+func checkReleased(r *rank, name string, reported, measured int64) {
+	r.t.Helper()
+	if reported <= 0 {
+		r.failf("Suspend of the %s released %d bytes, want a positive number", name, reported)
+	}
+
+	const minPercent = 95 // CUDA may allocate a little memory at the same time
+	if measured < reported*minPercent/100 {
+		r.failf("suspending the %s freed %d bytes of GPU memory, want at least %d%% of %d", name,
+			measured, minPercent, reported)
+	}
 }
 
 func BenchmarkSuspend(b *testing.B) {
 	const smallPool, largePool = 64 * mib, 1024 * mib
 	for _, size := range []int64{smallPool, largePool} {
 		if testing.Short() && size == largePool {
-			continue // copying the contents takes about 15 seconds
+			continue // copying the contents of a large pool takes about 15 seconds
 		}
 
 		for _, contents := range []symmem.Contents{symmem.DiscardContents, symmem.KeepContents} {
 			b.Run(fmt.Sprintf("pool of %d MiB, %v", size/mib, contents), func(b *testing.B) {
-				benchmarkCycles(b, size, func(_ *symmem.Runtime, p *symmem.Pool) error {
+				benchmarkOnPools(b, size, func(_ *symmem.Runtime, p *symmem.Pool) error {
 					if _, err := p.Suspend(b.Context(), contents); err != nil {
 						return err
 					}
@@ -108,7 +98,7 @@ func BenchmarkSuspend(b *testing.B) {
 	}
 
 	b.Run("group", func(b *testing.B) {
-		benchmarkCycles(b, smallPool, func(rt *symmem.Runtime, _ *symmem.Pool) error {
+		benchmarkOnPools(b, smallPool, func(rt *symmem.Runtime, _ *symmem.Pool) error {
 			if _, err := rt.World().Suspend(b.Context()); err != nil {
 				return err
 			}
@@ -118,13 +108,13 @@ func BenchmarkSuspend(b *testing.B) {
 	})
 }
 
-// benchmarkCycles measures cycle on two ranks, each with a half-full pool.
-func benchmarkCycles(
-	b *testing.B, poolBytes int64, cycle func(*symmem.Runtime, *symmem.Pool) error,
+// benchmarkOnPools measures suspendAndResume on two ranks, each with a half-full pool.
+func benchmarkOnPools(
+	b *testing.B, poolBytes int64, suspendAndResume func(*symmem.Runtime, *symmem.Pool) error,
 ) {
 	const ranks = 2
-	o := withBackend(symmem.Options{Path: symmem.PathAuto, Timeout: time.Minute})
-	runtimes, err := symmem.OpenLocal(b.Context(), ranks, o)
+	options := withBackend(symmem.Options{Path: symmem.PathAuto, Timeout: time.Minute})
+	runtimes, err := symmem.OpenLocal(b.Context(), ranks, options)
 	if errors.Is(err, symmem.ErrUnsupported) { // too few devices
 		b.Skip(err)
 	}
@@ -149,7 +139,9 @@ func benchmarkCycles(
 	})
 	b.ResetTimer()
 	for b.Loop() {
-		inParallel(b, runtimes, func(rt *symmem.Runtime) error { return cycle(rt, pools[rt.Rank()]) })
+		inParallel(b, runtimes, func(rt *symmem.Runtime) error {
+			return suspendAndResume(rt, pools[rt.Rank()])
+		})
 	}
 
 	b.StopTimer()

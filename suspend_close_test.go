@@ -13,14 +13,14 @@ import (
 )
 
 func yieldRandomly() {
-	const maxYields = 300
+	const maxYields = 300 // arbitrary
 	for range rand.IntN(maxYields) {
 		runtime.Gosched()
 	}
 }
 
-// suspendAndResume alternates the calls until one of them fails, and returns the error.
-func suspendAndResume(suspend, resume func(context.Context) error) error {
+// alternate suspends and resumes until one of the calls fails, and returns the error.
+func alternate(suspend, resume func(context.Context) error) error {
 	for {
 		if err := suspend(context.Background()); err != nil {
 			return err
@@ -38,13 +38,13 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 		for range rounds {
 			p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
 			b := r.alloc(p, mib)
-			var cycling sync.WaitGroup
+			var alternating sync.WaitGroup
 			suspend := func(ctx context.Context) error {
 				_, err := p.Suspend(ctx, symmem.KeepContents)
 				return err
 			}
-			cycling.Go(func() {
-				err := suspendAndResume(suspend, p.Resume)
+			alternating.Go(func() {
+				err := alternate(suspend, p.Resume)
 				if !errors.Is(err, symmem.ErrClosed) {
 					t.Errorf("Suspend or Resume = %v while the pool is being closed, want ErrClosed", err)
 				}
@@ -52,7 +52,7 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 			yieldRandomly()
 			r.ok(b.Free())
 			r.ok(p.Close())
-			cycling.Wait()
+			alternating.Wait()
 			_, err := p.Alloc(1)
 			r.wantErr(err, symmem.ErrClosed)
 			if segments := slices.Collect(p.Segments()); len(segments) > 0 {
@@ -66,7 +66,7 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 	})
 }
 
-// Suspend and Resume need both ranks, so Close lets a call in progress finish.
+// Suspend and Resume need both ranks, so Close waits for a call in progress.
 func TestCloseWaitsForSuspension(t *testing.T) {
 	const rounds = 40
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -79,17 +79,18 @@ func TestCloseWaitsForSuspension(t *testing.T) {
 				_, err := p.Suspend(r.ctx, symmem.DiscardContents)
 				return err
 			}
+			resume := func() error { return p.Resume(r.ctx) }
 			call := suspend
 			testsResume := round%2 == 1
 			if testsResume {
 				r.ok(suspend())
-				call = func() error { return p.Resume(r.ctx) }
+				call = resume
 			}
 
 			result := make(chan error, 1)
 			go func() { result <- call() }()
-			hasEnded := func() bool { return len(result) > 0 }
-			for !symmem.ChangesSuspension(p) && !hasEnded() {
+			hasReturned := func() bool { return len(result) > 0 }
+			for !symmem.ChangesSuspension(p) && !hasReturned() { // until the call is in progress
 				runtime.Gosched()
 			}
 
@@ -116,7 +117,7 @@ func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 	})
 }
 
-// If the other rank closes the group first, Suspend and Resume return an error about that rank.
+// Suspend and Resume also fail if the other rank closes the group before this rank does.
 func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 	const rounds = 20
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -130,7 +131,7 @@ func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 				return err
 			}
 			result := make(chan error, 1)
-			go func() { result <- suspendAndResume(suspend, g.Resume) }()
+			go func() { result <- alternate(suspend, g.Resume) }()
 			yieldRandomly()
 			r.ok(g.Close())
 			err := <-result
@@ -138,9 +139,10 @@ func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 				return // the backend cannot suspend groups
 			}
 
-			namesOtherRank := errors.As(err, new(*symmem.DeadlockError)) ||
-				errors.As(err, new(*symmem.RankLostError))
-			if !errors.Is(err, symmem.ErrClosed) && !namesOtherRank {
+			var deadlock *symmem.DeadlockError
+			var rankLost *symmem.RankLostError
+			otherHasClosed := errors.As(err, &deadlock) || errors.As(err, &rankLost)
+			if !errors.Is(err, symmem.ErrClosed) && !otherHasClosed {
 				r.failf("Suspend or Resume = %v; want ErrClosed, DeadlockError or RankLostError", err)
 			}
 

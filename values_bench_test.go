@@ -18,14 +18,15 @@ import (
 const agreeingVariable = "SYMMEM_TEST_AGREEING"
 
 const (
-	firstRank, secondRank = 0, 1 // in separate processes
+	firstRank, secondRank = 0, 1
 
+	// the arguments of Agree on both ranks, which are arbitrary
 	agreedName  = "batch size"
 	agreedValue = 8
 )
 
-// openPair opens one of two ranks, which meet at the store.
-func openPair(rankNumber int, store string) (*symmem.Runtime, error) {
+// openOfPair opens one of two ranks, which run in separate processes and meet at the store.
+func openOfPair(rankNumber int, store string) (*symmem.Runtime, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return symmem.Open(ctx, symmem.Options{
@@ -33,16 +34,16 @@ func openPair(rankNumber int, store string) (*symmem.Runtime, error) {
 	})
 }
 
-// runAgreeingRank calls Agree until the first rank closes, and returns the exit status.
-func runAgreeingRank() int {
-	rt, err := openPair(secondRank, os.Getenv(agreeingVariable))
+// runAgreeingRank calls Agree until the first rank closes its Runtime. It returns an exit status.
+func runAgreeingRank() (status int) {
+	rt, err := openOfPair(secondRank, os.Getenv(agreeingVariable))
 	for err == nil {
 		err = rt.World().Agree(context.Background(), agreedName, agreedValue)
 	}
 
 	var deadlock *symmem.DeadlockError
-	hasFirstRankLeft := errors.As(err, &deadlock)
-	if hasFirstRankLeft {
+	hasFirstRankClosed := errors.As(err, &deadlock)
+	if hasFirstRankClosed {
 		err = rt.Close()
 	}
 
@@ -54,8 +55,8 @@ func runAgreeingRank() int {
 	return 0
 }
 
-// BenchmarkAgree limits the median time per call if barsVariable is set. The mean would depend on
-// the load of the machine.
+// BenchmarkAgree reports the median time per call, because the mean depends on the load of the
+// machine. If barsVariable is set, the benchmark limits the median.
 func BenchmarkAgree(b *testing.B) {
 	store := "unix:@symmem-test-" + rand.Text()
 	// In the other process, TestMain calls runAgreeingRank.
@@ -66,21 +67,21 @@ func BenchmarkAgree(b *testing.B) {
 		b.Fatal(err)
 	}
 
-	rt, err := openPair(firstRank, store)
+	rt, err := openOfPair(firstRank, store)
 	if err != nil {
 		b.Fatal(err)
 	}
 
-	const batchCalls, maxMedianNs = 200, 500
+	const callsPerBatch, maxMedianNs = 200, 500
 	var batchTimes []time.Duration
 	b.ReportAllocs()
 	begin := time.Now()
-	for n := 1; b.Loop(); n++ {
+	for calls := 1; b.Loop(); calls++ {
 		if err := rt.World().Agree(b.Context(), agreedName, agreedValue); err != nil {
 			b.Fatal(err)
 		}
 
-		if n%batchCalls == 0 {
+		if calls%callsPerBatch == 0 {
 			batchTimes = append(batchTimes, time.Since(begin))
 			begin = time.Now()
 		}
@@ -88,7 +89,8 @@ func BenchmarkAgree(b *testing.B) {
 
 	slices.Sort(batchTimes)
 	if len(batchTimes) > 0 {
-		medianNs := float64(batchTimes[len(batchTimes)/2].Nanoseconds()) / batchCalls
+		median := batchTimes[len(batchTimes)/2]
+		medianNs := float64(median.Nanoseconds()) / callsPerBatch
 		b.ReportMetric(medianNs, "median-ns/op")
 		if os.Getenv(barsVariable) != "" && medianNs > maxMedianNs {
 			b.Errorf("the median is %.0f ns, want at most %d", medianNs, maxMedianNs)

@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// Zeros with different signs differ, and all NaNs are equal.
+// AgreeFloat distinguishes 0 and -0, but all NaNs are equal.
 func TestAgreeFloatMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -25,7 +25,7 @@ func TestAgreeFloatMismatch(t *testing.T) {
 		r.ok(g.AgreeFloat(r.ctx, "loss", ownNaN))
 		const deviantRank = 2
 		for _, c := range []struct {
-			usual, deviant           float64 // rates of ranks 0 and 1, and of the deviant rank
+			usual, deviant           float64 // deviant is the rate of deviantRank
 			usualEvent, deviantEvent string  // in the error
 		}{
 			{
@@ -46,7 +46,8 @@ func TestAgreeFloatMismatch(t *testing.T) {
 				rate = c.deviant
 			}
 
-			d := r.wantDivergence(g.AgreeFloat(r.ctx, "rate", rate))
+			err := g.AgreeFloat(r.ctx, "rate", rate)
+			d := r.wantDivergence(err)
 			if !slices.Equal(d.Deviant, []int{deviantRank}) {
 				r.failf("%v and %v: got the deviants %v, want rank %d", c.usual, c.deviant, d.Deviant,
 					deviantRank)
@@ -59,15 +60,17 @@ func TestAgreeFloatMismatch(t *testing.T) {
 			}
 		}
 
+		// An integer differs from an equal float.
 		var err error
-		if r.Rank() == deviantRank { // an integer
+		if r.Rank() == deviantRank {
 			err = g.Agree(r.ctx, "rate", 3)
 		} else {
 			err = g.AgreeFloat(r.ctx, "rate", 3)
 		}
 
 		d := r.wantDivergence(err)
-		if d.Sides[0].Event != "Agree of 3.0" || d.Sides[1].Event != "Agree of 3" {
+		usualSide, deviantSide := d.Sides[0], d.Sides[1]
+		if usualSide.Event != "Agree of 3.0" || deviantSide.Event != "Agree of 3" {
 			r.failf("got %+v, want Agree of 3.0 and Agree of 3", d.Sides)
 		}
 
@@ -75,7 +78,8 @@ func TestAgreeFloatMismatch(t *testing.T) {
 	})
 }
 
-// The events of an error differ even if strings differ only after the part that the error quotes.
+// An error quotes only the beginning of a long string. If the beginnings of two strings are equal,
+// their events in the error still differ.
 func TestAgreeStringMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -85,10 +89,10 @@ func TestAgreeStringMismatch(t *testing.T) {
 		}
 
 		const deviantRank = 1
-		const maxEventBytes = 400 // far less than the length of long
+		const maxEventBytes = 400 // much less than len(long)
 		for _, c := range []struct {
-			usual, deviant  string // texts of ranks 0 and 2, and of the deviant rank
-			wantEventPrefix string // of the deviant rank
+			usual, deviant  string // deviant is the text of deviantRank
+			wantEventPrefix string // of deviantRank
 		}{
 			{usual: "adam", deviant: "sgd\n", wantEventPrefix: `Agree of "sgd\n"`},
 			{usual: "", deviant: "\x00", wantEventPrefix: `Agree of "\x00"`},
@@ -100,9 +104,11 @@ func TestAgreeStringMismatch(t *testing.T) {
 				text = c.deviant
 			}
 
-			d := r.wantDivergence(g.AgreeString(r.ctx, "optimizer", text))
+			err := g.AgreeString(r.ctx, "optimizer", text)
+			d := r.wantDivergence(err)
 			if !slices.Equal(d.Deviant, []int{deviantRank}) || len(d.Sides) != 2 {
-				r.failf("got the sides %+v, want two, of which rank %d deviates", d.Sides, deviantRank)
+				r.failf("got the deviants %v and the sides %+v, want rank %d and two sides", d.Deviant,
+					d.Sides, deviantRank)
 			}
 
 			usualEvent, deviantEvent := d.Sides[0].Event, d.Sides[1].Event
@@ -117,21 +123,23 @@ func TestAgreeStringMismatch(t *testing.T) {
 			}
 		}
 
+		// A float differs from the text of the number.
 		var err error
-		if r.Rank() == deviantRank { // a float
+		if r.Rank() == deviantRank {
 			err = g.AgreeFloat(r.ctx, "optimizer", 3)
 		} else {
 			err = g.AgreeString(r.ctx, "optimizer", "3")
 		}
 
 		d := r.wantDivergence(err)
-		if d.Sides[0].Event != `Agree of "3"` || d.Sides[1].Event != "Agree of 3.0" {
+		usualSide, deviantSide := d.Sides[0], d.Sides[1]
+		if usualSide.Event != `Agree of "3"` || deviantSide.Event != "Agree of 3.0" {
 			r.failf("got %+v, want Agree of \"3\" and Agree of 3.0", d.Sides)
 		}
 
-		const wantBefore = `"optimizer": Agree of "1"` // from the last row of the table
-		if before := d.Sides[0].Before[0]; !strings.HasPrefix(before, wantBefore) {
-			r.failf("the previous event is %q, want the prefix %q", before, wantBefore)
+		const wantPrevious = `"optimizer": Agree of "1"` // from the last row of the table
+		if previous := usualSide.Before[0]; !strings.HasPrefix(previous, wantPrevious) {
+			r.failf("the previous event is %q, want the prefix %q", previous, wantPrevious)
 		}
 
 		r.ok(g.AgreeString(r.ctx, "optimizer", "3")) // the group is still usable

@@ -14,10 +14,13 @@ import (
 
 const stepProgramsVariable = "SYMMEM_TEST_STEPS" // number of programs
 
-// A step is a named part of a program. Rank 1 begins a different fourth step.
+// Group.Step begins a named part of a program. Here, the ranks begin three equal steps and then
+// steps with different names.
 func TestStepMismatch(t *testing.T) {
-	const deviantRank, usual, deviant = 1, "decode(batch=8)", "prefill(tokens=100)"
-	const equalSteps, afterBarrier = 3, ", after 1 collective"
+	const deviantRank, usualRank = 1, 2
+	const usual, deviant = "decode(batch=8)", "prefill(tokens=100)"
+	const equalSteps = 3
+	const afterBarrier = ", after 1 collective" // in each event of a step
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
 		for range equalSteps {
@@ -31,23 +34,23 @@ func TestStepMismatch(t *testing.T) {
 		}
 
 		err := g.Step(r.ctx, name)
-		line := callerLine() // the line after the call
+		nextLine := callerLine()
 		d := r.wantDivergence(err)
 		sides := d.Ranks() // by rank
 		if !slices.Equal(d.Deviant, []int{deviantRank}) {
 			r.failf("got the deviants %v, want rank %d: %v", d.Deviant, deviantRank, err)
 		}
 
-		if site := sides[deviantRank].Site; !isLineBefore(site, line) {
-			r.failf("rank %d deviates at %s, want the line before %s", deviantRank, site, line)
+		if site := sides[deviantRank].Site; !isLineBefore(site, nextLine) {
+			r.failf("rank %d deviates at %s, want the line before %s", deviantRank, site, nextLine)
 		}
 
 		if got, want := sides[deviantRank].Event, deviant+afterBarrier; got != want {
 			r.failf("rank %d has the event %q, want %q", deviantRank, got, want)
 		}
 
-		if got, want := sides[2].Event, usual+afterBarrier; got != want {
-			r.failf("rank 2 has the event %q, want %q", got, want)
+		if got, want := sides[usualRank].Event, usual+afterBarrier; got != want {
+			r.failf("rank %d has the event %q, want %q", usualRank, got, want)
 		}
 
 		want := "ranks differ in step 4: ranks 0,2 have " + usual
@@ -55,9 +58,9 @@ func TestStepMismatch(t *testing.T) {
 			r.failf("got the error %q, want one that contains %q", err, want)
 		}
 
-		wantBefore := "step " + usual + afterBarrier + " at "
-		if before := sides[0].Before[0]; !strings.HasPrefix(before, wantBefore) {
-			r.failf("rank 0's event before is %q, want the prefix %q", before, wantBefore)
+		wantPrevious := "step " + usual + afterBarrier + " at "
+		if previous := sides[0].Before[0]; !strings.HasPrefix(previous, wantPrevious) {
+			r.failf("the previous event of rank 0 is %q, want the prefix %q", previous, wantPrevious)
 		}
 
 		r.ok(g.Step(r.ctx, usual)) // the group is still usable
@@ -68,8 +71,8 @@ func TestStepMismatch(t *testing.T) {
 	})
 }
 
-// An error about a step counts the collectives of the previous step, including each replay of a
-// graph.
+// An error about a step contains the number of collectives since the previous step. Each replay of
+// a graph counts.
 func TestStepsCountReplays(t *testing.T) {
 	const count, replays = 8, 3
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -85,8 +88,8 @@ func TestStepsCountReplays(t *testing.T) {
 		}
 
 		r.synchronize()
-		err := g.Step(r.ctx, fmt.Sprint("decode ", r.Rank())) // fails, because the names differ
-		const want = "decode 0, after 3 collectives"
+		err := g.Step(r.ctx, nameByRank(r))
+		want := fmt.Sprintf("decode 0, after %d collectives", replays)
 		if got := r.wantDivergence(err).Ranks()[0].Event; got != want {
 			r.failf("rank 0 has the event %q, want %q", got, want)
 		}
@@ -95,74 +98,114 @@ func TestStepsCountReplays(t *testing.T) {
 	})
 }
 
+// nameByRank returns a different name on each rank, so that Step fails.
+func nameByRank(r *rank) string { return fmt.Sprint("decode ", r.Rank()) }
+
 func TestStepGuardVariableDisablesSteps(t *testing.T) {
 	t.Setenv("SYMMEM_STEP_GUARD", "0")
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		r.ok(r.World().Step(r.ctx, fmt.Sprint("decode ", r.Rank()))) // names differ
+		r.ok(r.World().Step(r.ctx, nameByRank(r)))
 	})
 }
 
-// One rank makes a mistake in a random step. At the next step at the latest, an error names this
-// rank.
-func TestRandomStepMismatch(t *testing.T) {
-	programs := 100
-	if text := os.Getenv(stepProgramsVariable); text != "" {
-		var err error
-		programs, err = strconv.Atoi(text)
-		if err != nil {
-			t.Fatalf("the variable %s: %v", stepProgramsVariable, err)
-		}
-	}
+type stepMistake struct {
+	kind stepMistakeKind
+	rank int
+	step int
+}
 
-	const ranks = 3
-	const wrongName, extraCall, missingCall = 0, 1, 2 // kinds of mistakes
+type stepMistakeKind int
+
+const (
+	wrongName stepMistakeKind = iota
+	extraCall
+	missingCall
+
+	lastMistakeKind = missingCall
+)
+
+// A mistake of one rank in a random step fails this step or the next one, with an error that names
+// the rank.
+func TestRandomStepMismatch(t *testing.T) {
+	const ranks, maxSteps = 3, 6
+	programs := stepPrograms(t)
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		for program := range programs {
 			const seed = 23 // arbitrary, but the same on all ranks
 			draw := rand.New(rand.NewPCG(seed, uint64(program)))
-			const maxSteps, mistakes = 6, 3
 			steps := 1 + draw.IntN(maxSteps)
-			wrongRank := draw.IntN(ranks)
-			mistake := draw.IntN(mistakes)
-			wrongStep := draw.IntN(steps)
-			g := r.split(r.World(), 0)
-			var err error
-			// One more step, without a mistake, finds a mistake in the last one.
-			for step := 0; step <= steps && err == nil; step++ {
-				name := fmt.Sprint("step ", draw.IntN(5))
-				calls := 1 + draw.IntN(3)
-				if step == wrongStep && r.Rank() == wrongRank {
-					switch mistake {
-					case wrongName:
-						name += "?"
-					case extraCall:
-						calls++
-					case missingCall:
-						calls--
-					}
-				}
-
-				err = g.Step(r.ctx, name)
-				for call := 0; call < calls && err == nil; call++ {
-					err = g.Barrier(r.ctx, nil)
-					if err == nil {
-						err = r.DefaultStream().Synchronize(r.ctx)
-					}
-				}
-			}
-
+			var mistake stepMistake
+			mistake.rank = draw.IntN(ranks)
+			mistake.kind = stepMistakeKind(draw.IntN(int(lastMistakeKind) + 1))
+			mistake.step = draw.IntN(steps)
+			const color = 0 // of all ranks
+			g := r.split(r.World(), color)
+			// A mistake in the last step is found in one more step.
+			err := runSteps(r, g, draw, steps+1, mistake)
 			d := r.wantDivergence(err)
-			if !slices.Equal(d.Deviant, []int{wrongRank}) {
-				r.failf("program %d: got %v, want it to blame rank %d (mistake %d in step %d)", program,
-					err, wrongRank, mistake, wrongStep)
+			if !slices.Equal(d.Deviant, []int{mistake.rank}) {
+				r.failf("program %d: got %v, want it to blame rank %d: %+v", program, err, mistake.rank,
+					mistake)
 			}
 
 			if !strings.Contains(err.Error(), "steps_test.go:") {
 				r.failf("program %d: got %v, want a line of this file", program, err)
 			}
 
-			r.ok(r.World().Agree(r.ctx, "program", int64(program))) // every rank has failed
+			// Wait until the program has failed on all ranks.
+			r.ok(r.World().Agree(r.ctx, "program", int64(program)))
 			r.ok(g.Close())
 		}
 	})
+}
+
+func stepPrograms(t *testing.T) int {
+	t.Helper()
+	const defaultPrograms = 100
+	text := os.Getenv(stepProgramsVariable)
+	if text == "" {
+		return defaultPrograms
+	}
+
+	programs, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("the variable %s: %v", stepProgramsVariable, err)
+	}
+
+	return programs
+}
+
+// runSteps runs steps with random names and numbers of barriers until a call fails.
+func runSteps(r *rank, g *symmem.Group, draw *rand.Rand, steps int, mistake stepMistake) error {
+	const names, maxCalls = 5, 3
+	for step := range steps {
+		name := fmt.Sprint("step ", draw.IntN(names))
+		calls := 1 + draw.IntN(maxCalls)
+		if step == mistake.step && r.Rank() == mistake.rank {
+			switch mistake.kind {
+			case wrongName:
+				name += "?"
+			case extraCall:
+				calls++
+			case missingCall:
+				calls--
+			}
+		}
+
+		if err := g.Step(r.ctx, name); err != nil {
+			return err
+		}
+
+		for range calls {
+			if err := g.Barrier(r.ctx, nil); err != nil {
+				return err
+			}
+
+			if err := r.DefaultStream().Synchronize(r.ctx); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
 }
