@@ -13,7 +13,8 @@ import (
 // Rank 1 aborts the world while collectives are queued on three streams of rank 0. No call returns
 // the fault, so Close returns it, but only once.
 func TestCloseReportsFaultOnce(t *testing.T) {
-	const abortingRank, streams, count = 1, 3, 100 // arbitrary count
+	const abortingRank, streams = 1, 3
+	const count = 100 // arbitrary
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	queued := make(chan struct{})    // closed when rank 0 has queued its collectives
 	closeErrs := make(chan error, 1) // from rank 0

@@ -20,7 +20,7 @@ const agreeingVariable = "SYMMEM_TEST_AGREEING"
 const (
 	firstRank, secondRank = 0, 1
 
-	// the arguments of Agree on both ranks, which are arbitrary
+	// Both ranks pass these arbitrary arguments to Agree.
 	agreedName  = "batch size"
 	agreedValue = 8
 )
