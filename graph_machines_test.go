@@ -25,7 +25,7 @@ const firstCallVariable = "SYMMEM_TEST_FIRST"
 // different machines.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
-		t.Skipf("the host backend has groups on one machine only: %v", symmem.ErrUnsupported)
+		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
 	}
 
 	const defaultMachines = "2"
