@@ -16,30 +16,30 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	Factor    float64 // of a PremulSum, the same on all ranks; otherwise 0
+	Factor    float64 // multiplier of a PremulSum, the same on all ranks; otherwise 0
 	Path      Path    // how the call runs; set by Offer.Take
 	Digest    uint64  // hash of everything that ranks must agree on; set by Offer.Take
-	Root      int     // group rank of the root or the peer; AnySource accepts any sender
-	// Tag distinguishes messages between two ranks. Messages with the same tag match in the order of
-	// the calls, across all streams.
+	Root      int     // group rank of the root or the peer, or AnySource in a Recv
+	// Tag distinguishes messages between two ranks. Messages with the same tag match in call order,
+	// across all streams.
 	Tag int
-	// Count is the number of elements per part. It is 0 for AllToAllV, and this rank's count in
-	// Splits for AllGatherV and ReduceScatterV.
+	// Count is the number of elements per part. In an AllGatherV or ReduceScatterV, it is this rank's
+	// count in Splits. In an AllToAllV, it is 0.
 	Count  int64
 	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
-	// Arrived, if set, is called with the sender's group rank when a Recv has received its message,
-	// before later work on the stream. It must not call the backend. A panic makes the group fail.
+	// Arrived, if set, is called after a Recv and before later work on the stream, with the sender's
+	// group rank. It must not call the backend. A panic makes the group fail.
 	Arrived    func(source int) `json:"-"`
 	Send, Recv uintptr          // addresses of this rank's buffers
-	// SendWindow and RecvWindow are the registrations of the memory at Send and Recv. Both are nil on
-	// PathPlain, and if either buffer is unregistered. Some operations use only one of them:
+	// SendWindow and RecvWindow are the registrations of the memory at Send and Recv. Both are nil if
+	// either buffer is unregistered, and on PathPlain. These operations use only one window:
 	//
-	//	SendWindow   ReduceScatterV, Combine, and AllToAllV even on PathPlain
+	//	SendWindow   ReduceScatterV, Combine, AllToAllV (also on PathPlain)
 	//	RecvWindow   AllGatherV, Dispatch
 	SendWindow, RecvWindow Window `json:"-"`
 	Norm                   *Norm  `json:"-"` // only for operations with HasNorm
 	Route                  *Route `json:"-"` // only for Dispatch and Combine
-	List                   string // describes several calls that run as this one; see ListOf
+	List                   string // texts of all calls that run as this one; see ListOf
 	Recorded               Recorded
 	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
 	Keep any `json:"-"`
@@ -48,15 +48,14 @@ type Call struct {
 // Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
 type Offer interface {
 	// Refusal returns nil if the path supports the call, and otherwise an error that matches
-	// ErrUnsupported. It refuses paths whose results may differ from those of the group's Formula, the
-	// order in which elements are combined.
+	// ErrUnsupported. It also refuses paths whose results could differ from the group's Formula.
 	//
-	// All ranks get the same result, and so choose the same path without communicating: Refusal
-	// considers only the operation, type, reduction, count, presence of windows, and alignment of the
-	// offsets in the windows. For PathWindow, it assumes that SendWindow and RecvWindow are set.
+	// Refusal considers only the operation, type, reduction, count, presence of windows, and alignment
+	// of the offsets in the windows, so that all ranks choose the same path without communicating. For
+	// PathWindow, it assumes that both windows are set.
 	Refusal(path Path) error
-	// Take returns a plan for a supported path, with the given Call.Digest. The Offer must not be used
-	// again. On PathWindow, Take returns ErrOutOfRange if a buffer is outside the group's windows.
+	// Take returns a plan for a supported path, with the given Call.Digest. On PathWindow, it returns
+	// ErrOutOfRange if a buffer is outside the group's windows. Do not use the Offer after Take.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
@@ -67,7 +66,7 @@ type Plan interface {
 	Prepared() *Call
 }
 
-// Prepare offers the call, and takes the path and digest that are already set in it.
+// Prepare returns a plan for the path and the digest that are set in call.
 func Prepare(c Communicator, call Call) (Plan, error) {
 	offer := c.Offer(call)
 	if err := offer.Refusal(call.Path); err != nil {
@@ -81,16 +80,16 @@ func Prepare(c Communicator, call Call) (Plan, error) {
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path = path
 	c.Digest = digest
-	// An AllToAllV, which has no direct path, keeps its window even on PathPlain.
-	hasDirectPath := c.Operation.SupportsPath(PathDirect)
-	if path == PathPlain && hasDirectPath {
+	// The only operation with windows but without PathDirect is AllToAllV.
+	keepsWindow := !c.Operation.SupportsPath(PathDirect)
+	if path == PathPlain && !keepsWindow {
 		c.SendWindow = nil
 		c.RecvWindow = nil
 	}
 }
 
-// Spans returns the sizes in bytes of one rank's send and receive buffers. A rank has both buffers
-// in a Broadcast or Reduce, even if it is not the root.
+// Spans returns the sizes in bytes of one rank's send and receive buffers. Every rank has both
+// buffers in a Broadcast or Reduce.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	if c.Route != nil {
 		return c.Route.sendAndRecvBytes(c, ranks)
@@ -116,55 +115,55 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 }
 
 // elementCount returns the number of elements of a rank's buffer, or 0 for BySplits.
-func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
-	if e == AllPartsOfRoot && rank != c.Root {
+func (c *Call) elementCount(extent Extent, ranks, rank int) int64 {
+	isRoot := rank == c.Root
+	if extent == AllPartsOfRoot && !isRoot {
 		return 0
 	}
 
-	return e.Parts(ranks) * c.Count
+	return extent.Parts(ranks) * c.Count
 }
 
-// OtherSpans returns the buffers that a call uses in addition to Send and Recv.
+// OtherSpans returns the buffers of a Route or a Norm. Unused spans are empty.
 func (c *Call) OtherSpans() [4]Span {
 	if c.Route != nil {
 		return c.Route.Spans(c.Operation)
 	}
 
-	return c.Norm.Spans() // empty spans if Norm is nil
+	return c.Norm.Spans() // Norm may be nil
 }
 
 // InPlace reports whether both buffers are the same, or the smaller buffer is the rank's part of
 // the larger one. NCCL permits no other overlap.
 func (c *Call) InPlace(rank int) bool {
-	ownOffset := c.partOffset(rank)
 	send, recv := c.Operation.Extents()
-	isSendDivided := send > OnePart // into a part for each rank
+	isSendDivided := send > OnePart // AllParts, AllPartsOfRoot or BySplits
 	isRecvDivided := recv > OnePart
 	switch {
 	case send == OnePart && isRecvDivided:
-		return c.Send == c.Recv+ownOffset
+		return c.Send == c.Recv+c.partOffset(rank)
 	case recv == OnePart && isSendDivided:
-		return c.Recv == c.Send+ownOffset
+		return c.Recv == c.Send+c.partOffset(rank)
 	default:
 		return c.Send == c.Recv
 	}
 }
 
-// partOffset returns the offset in bytes of a rank's part in a buffer with parts.
+// partOffset returns the offset in bytes of a rank's part in the divided buffer.
 func (c *Call) partOffset(rank int) uintptr {
-	elements := int64(rank) * c.Count
+	offset := int64(rank) * c.Count // in elements, if all parts have the same size
 	if c.Splits != nil {
 		_, offsets := c.Splits.countsAndOffsets(c.Operation)
-		if rank < len(offsets) {
-			elements = offsets[rank]
+		if rank < len(offsets) { // always, if the call is valid
+			offset = offsets[rank]
 		}
 	}
 
-	return uintptr(elements * int64(c.DataType.Size()))
+	return uintptr(offset * int64(c.DataType.Size()))
 }
 
-// IsFloatMinOrMax reports whether the call computes a minimum or maximum of floats. NCCL ignores
-// NaNs in such calls.
+// IsFloatMinOrMax reports whether the call is a reduction by Min or Max of floats, in which NCCL
+// ignores NaNs.
 func (c *Call) IsFloatMinOrMax() bool {
 	return c.Operation.Reduces() && c.ReduceOp.IsMinOrMax() && c.DataType.Float()
 }
@@ -178,12 +177,12 @@ func (c *Call) FactorBits() uint64 {
 		return uint64(reduce.Float16Bits(float32(c.Factor)))
 	case BFloat16:
 		return uint64(reduce.BFloat16Bits(float32(c.Factor)))
-	default:
+	default: // Float32; integers have no factor
 		return uint64(math.Float32bits(float32(c.Factor)))
 	}
 }
 
-// Describe returns a description of the call without its addresses and the arguments of a norm.
+// Describe returns a description of the call without its buffers, Norm and Route.
 func (c *Call) Describe() event.Call {
 	const none = -1 // no root, no segment
 	op := c.Operation
@@ -215,8 +214,8 @@ func (c *Call) Describe() event.Call {
 }
 
 // describeReduction returns the name of the reduction, or "0.5*sum" for a PremulSum with the factor
-// 0.5. The result fits into the 32 bytes that an encoded event.Call reserves for it, even for the
-// longest factors, such as -1.2345678901234567e-308.
+// 0.5. An encoded event.Call has 32 bytes for this text, enough for the longest factors, such as
+// -1.2345678901234567e-308.
 func (c *Call) describeReduction() string {
 	if !c.ReduceOp.HasFactor() {
 		return c.ReduceOp.String()

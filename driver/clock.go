@@ -6,12 +6,12 @@ import (
 )
 
 // CallTimer counts calls of one kind, and times each call of at least 1 MiB and one in 128 smaller
-// calls. Calls are reported through a Meter:
+// calls. A Meter reports calls to the CallTimer:
 //
 //	meter := timer.Meter(bytes)
-//	begin := meter.Begin() // counts the call
+//	start := meter.Begin() // counts the call
 //	...
-//	meter.End(begin) // adds the time of the call if it is timed
+//	meter.End(start) // records the time of a timed call
 //
 // A caller that measures the time itself uses Sample and Add instead. A CallTimer is safe for
 // concurrent use.
@@ -24,8 +24,8 @@ type CallTimer struct {
 }
 
 const (
-	callsPerSample = 128 // a power of two, so that the remainder is a mask
-	// Reading the clock twice takes less than 1% of the time of a call of alwaysTimedBytes.
+	callsPerSample = 128 // a power of two, for a fast remainder
+	// A call of alwaysTimedBytes takes over 100 times as long as reading the clock twice.
 	alwaysTimedBytes = 1 << 20
 	averagedSamples  = 16 // a new sample has the weight 1/16 in a moving average
 )
@@ -34,7 +34,7 @@ const (
 type Meter struct {
 	timer      *CallTimer
 	bytes      int64
-	countBytes bool // whether calls add bytes to CallTimer.bytes
+	countBytes bool // add bytes to CallTimer.bytes at each call
 }
 
 // Meter returns a Meter for calls of the given size in bytes.
@@ -73,7 +73,7 @@ func (m *Meter) Begin() int64 {
 // processStart is the origin of the start times that Begin returns.
 var processStart = time.Now()
 
-// begin is the part of Begin that would prevent inlining.
+// begin is a separate function, so that Begin is inlined.
 func (m *Meter) begin() int64 {
 	isSample := m.countCall()%callsPerSample == 1 // the first call, and every 128th after it
 	if !isSample && m.bytes < alwaysTimedBytes {
@@ -83,17 +83,17 @@ func (m *Meter) begin() int64 {
 	return int64(time.Since(processStart))
 }
 
-// End records the time of a call. begin is the result of Begin.
-func (m *Meter) End(begin int64) {
-	if begin != 0 {
-		m.end(begin)
+// End records the time of a call. start is the result of Begin.
+func (m *Meter) End(start int64) {
+	if start != 0 {
+		m.end(start)
 	}
 }
 
-// end is the part of End that would prevent inlining.
-func (m *Meter) end(begin int64) {
-	end := int64(time.Since(processStart))
-	m.Add(time.Duration(end - begin))
+// end is a separate function, so that End is inlined.
+func (m *Meter) end(start int64) {
+	now := int64(time.Since(processStart))
+	m.Add(time.Duration(now - start))
 }
 
 // Sample counts a call, and reports whether the caller should time it and call Add. It selects the
@@ -104,17 +104,16 @@ func (m *Meter) Sample() bool {
 
 // Add records the time of a call. The Meter must not be zero.
 func (m *Meter) Add(duration time.Duration) {
-	c := m.timer
+	timer := m.timer
 	elapsed := uint64(max(0, duration))
-	isFirst := c.samples.Add(1) == 1
-	c.nanoseconds.Add(elapsed)
-	updateAverage(&c.recentTime, elapsed, isFirst)
-	updateAverage(&c.recentBytes, uint64(m.bytes), isFirst)
+	isFirst := timer.samples.Add(1) == 1
+	timer.nanoseconds.Add(elapsed)
+	updateAverage(&timer.recentTime, elapsed, isFirst)
+	updateAverage(&timer.recentBytes, uint64(m.bytes), isFirst)
 }
 
-// updateAverage adds a value to a moving average, which is stored times 16 to limit rounding
-// errors. The new average is 15/16 of the old one plus 1/16 of the value. One of two concurrent
-// updates may be lost.
+// updateAverage adds a value with the weight 1/16 to a moving average. scaledAverage is the average
+// times 16, which limits rounding errors. One of two concurrent updates may be lost.
 func updateAverage(scaledAverage *atomic.Uint64, value uint64, isFirst bool) {
 	old := scaledAverage.Load()
 	if isFirst {

@@ -7,22 +7,28 @@ import (
 )
 
 func TestCallTimerTimesSomeCalls(t *testing.T) {
-	const smallBytes, untimedCalls, calls = 100, 1, 300
+	const smallBytes = 100 // less than alwaysTimedBytes
+	const callsWithBegin, callsWithCount = 299, 1
+	const calls = callsWithBegin + callsWithCount
 	var c CallTimer
 	m := c.Meter(smallBytes)
-	for range calls - untimedCalls {
+	for range callsWithBegin {
 		m.End(m.Begin())
 	}
 
-	m.Count()
+	for range callsWithCount {
+		m.Count()
+	}
+
 	r := c.Read()
 	if r.Calls != calls || r.Bytes != calls*smallBytes {
 		t.Errorf("Read = %d calls of %d bytes in total; want %d calls of %d bytes each", r.Calls,
 			r.Bytes, calls, smallBytes)
 	}
 
-	if r.Samples != 3 {
-		t.Errorf("%d calls were timed; want 3, which are calls 1, 129 and 257", r.Samples)
+	timedCalls := []int{1, 129, 257}
+	if r.Samples != uint64(len(timedCalls)) {
+		t.Errorf("%d calls were timed; want the calls %v", r.Samples, timedCalls)
 	}
 
 	if r.RecentBytes != smallBytes {
@@ -50,19 +56,18 @@ func TestCallTimerTimesLargeCalls(t *testing.T) {
 	}
 }
 
-// TestRecentTimeFollowsCalls times a call of an hour, and then enough short ones to outweigh it.
 func TestRecentTimeFollowsCalls(t *testing.T) {
 	var c CallTimer
 	m := c.Meter(alwaysTimedBytes)
 	m.Add(time.Hour)
-	// Each call replaces 1/averagedSamples of the average, so averagedSamples calls replace more than
-	// half of it. Less than 1/2^20 of the hour remains.
-	for range 20 * averagedSamples {
+	// averagedSamples calls more than halve the average, so that less than 1/2^20 of the hour remains.
+	const halvings = 20
+	for range halvings * averagedSamples {
 		m.Add(0)
 	}
 
 	if r := c.Read(); r.RecentTime > time.Second {
-		t.Errorf("RecentTime = %v after many short calls; want at most 1s", r.RecentTime)
+		t.Errorf("RecentTime = %v after many calls without duration; want at most 1s", r.RecentTime)
 	}
 }
 

@@ -19,14 +19,14 @@ type GroupConfig struct {
 	Rank  int    // group rank of this rank
 	// Check makes ranks compare the Digest of every call before they use the call's result.
 	Check bool
-	// Strict makes the group fail with a MessageError if a message is sent and received after
+	// Strict makes the group fail with a MessageError if a Send and its Recv are called after
 	// different numbers of collectives. It is the same on every rank.
 	Strict  bool
 	Formula Formula // order in which reductions combine elements
-	// Timeout limits each wait for a peer that has no other deadline. The default is Config.Timeout.
+	// Timeout limits waits for peers, if a wait has no other deadline. The default is Config.Timeout.
 	Timeout *Limit
-	// Machines holds the ranks' host names by group rank, "" if unknown. It is nil if all ranks are on
-	// one machine.
+	// Machines holds host names by group rank, with "" for unknown names. It is nil if all ranks are
+	// on one machine.
 	Machines []string
 	// Owner, if not nil, identifies the group in its Faults.
 	Owner any
@@ -41,23 +41,23 @@ func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	return g
 }
 
-// Fault wraps err, which made the group fail, in a Fault with the group's Owner. It returns err
-// unchanged if there is no owner, or if err is nil or already wrapped.
+// Fault wraps an error that made the group fail in a Fault with the group's Owner. It returns err
+// unchanged if the group has no Owner, and if err is nil or already has this Owner.
 func (g GroupConfig) Fault(err error) error {
 	if err == nil || g.Owner == nil {
 		return err
 	}
 
-	var wrapped *Fault
-	if errors.As(err, &wrapped) && wrapped.Owner == g.Owner {
+	var fault *Fault
+	if errors.As(err, &fault) && fault.Owner == g.Owner {
 		return err
 	}
 
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's name for error texts: the Title or, without one, the trimmed ID, such as
-// "a" for the ID "// a".
+// Name returns the group's name for error texts: the Title, if there is one, or the ID without
+// leading slashes. For example, the ID "// a" gives "a".
 func (g GroupConfig) Name() string {
 	if g.Title != "" {
 		return g.Title
@@ -88,7 +88,7 @@ func (g GroupConfig) World(ranks []int) []int {
 }
 
 // MachinesOf maps world ranks to their host names. It omits unknown names, and returns nil if no
-// name is known or all ranks are on one machine.
+// name is known.
 func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	var machines map[int]string
 	for _, rank := range world {
@@ -110,16 +110,16 @@ func (g GroupConfig) MachinesOf(world []int) map[int]string {
 // machineOf returns the host name of a world rank, or "" if it is not known.
 func (g GroupConfig) machineOf(world int) string {
 	groupRank := slices.Index(g.Ranks, world)
-	isMember := groupRank >= 0
-	if !isMember || groupRank >= len(g.Machines) { // Machines may be nil
+	hasEntry := groupRank >= 0 && groupRank < len(g.Machines) // Machines may be nil
+	if !hasEntry {
 		return ""
 	}
 
 	return g.Machines[groupRank]
 }
 
-// Mismatch returns the error for a call of this rank that differs from the calls of others, which
-// are group ranks. number is the call's number in the group.
+// Mismatch returns the error for a call of this rank that differs from the calls of the group ranks
+// in others. number is the number of this rank's call in the group.
 func (g GroupConfig) Mismatch(number uint64, call *Call, others ...int) *MismatchError {
 	return &MismatchError{
 		Number: number, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
@@ -134,29 +134,29 @@ const (
 	LaneControl    Lane = iota // for exchanges that a caller waits for
 	LaneBackground             // for exchanges that no caller waits for
 	LaneCalls                  // for data that ranks compare for each call, in call order
-	// LaneFault is for causes of failures. An exchange on it makes the communicator fail, which ends
-	// all waits on every rank with ErrFault. It does not wait for late or lost ranks.
+	// LaneFault is for causes of failures. An exchange on LaneFault makes the communicator fail, which
+	// ends all waits on every rank with ErrFault. The exchange does not wait for late or lost ranks.
 	LaneFault
 	Lanes // number of lanes
 )
 
-// Communicator connects the ranks of a group, which must make its collective calls in the same
-// order. After its first error, a communicator has failed, and supports only Decide, Departed,
+// Communicator connects the ranks of a group. All ranks must make collective calls in the same
+// order. After the first error, a communicator has failed, and supports only Decide, Departed,
 // Close, and exchanges on LaneFault.
 type Communicator interface {
 	// Exchange sends a payload of at most MaxPayload bytes to every rank, and returns all payloads by
 	// group rank. Each lane allows one call at a time.
 	//
-	// On LaneFault, the entries of late or lost ranks are nil. Other lanes return a TimeoutError or
-	// RankLostError for them, and ErrFault if a peer has failed. An error on LaneControl, even a
-	// canceled context, makes the communicator fail. An error on LaneBackground makes only that lane
-	// unusable.
+	// On LaneFault, the payloads of late or lost ranks are nil. On other lanes, Exchange returns a
+	// TimeoutError or RankLostError for such ranks, and ErrFault if a peer has failed. An error on
+	// LaneControl, even a canceled context, makes the communicator fail. An error on LaneBackground
+	// makes only that lane unusable.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	Decisions
-	// Register gives the group's ranks access to a segment of each rank. It is collective, and all
-	// ranks pass the same key, which no other open window of the group may have. If the segments
-	// differ in size, all ranks return an error, and may use the key again. After an error, this rank
-	// has no window. During a capture, Register returns ErrCapturing.
+	// Register is collective, and gives the group's ranks access to a segment of each rank. All ranks
+	// pass the same key. A group has at most one open window with a key. If the segments differ in
+	// size, Register fails on all ranks, and the key can be used again. After an error, this rank has
+	// no window. During a capture, Register returns ErrCapturing.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
 	// Offer prepares a valid call, whose windows must contain its buffers. It has no side effects and
 	// does not wait.
@@ -206,7 +206,7 @@ type SegmentKey struct {
 
 // Window is the registration of a segment with a communicator.
 type Window interface {
-	// Deregister removes this rank's registration, which no queued work or live graph may use. After
+	// Deregister removes this rank's registration. No queued work or live graph may use it. After
 	// Communicator.Close, Deregister has no effect.
 	Deregister() error
 }

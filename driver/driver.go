@@ -9,8 +9,8 @@ import (
 type Backend interface {
 	// Name returns the backend's name, such as "host".
 	Name() string
-	// Open opens this rank's device. Every rank, a process of a parallel program, calls it once, with
-	// the same Store. If Open fails, it releases everything that it has acquired.
+	// Open opens this rank's device. A rank is one process of a parallel program. Every rank calls
+	// Open once, with the same Store. If Open fails, it releases everything that it has acquired.
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
@@ -22,13 +22,13 @@ type Config struct {
 	// Device is the number of a visible device plus 1, or 0 to choose the device by LocalRank.
 	Device int
 	Store  Store
-	// Timeout limits each wait for a peer that has no other deadline. It is positive.
+	// Timeout limits waits for peers, if a wait has no other deadline. It is positive.
 	Timeout time.Duration
 	Late    Late // when and how to warn of late ranks
 	// Scatter, if not 0, is the seed of random addresses at which arenas map segments in tests.
 	Scatter uint64
 	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. An
-	// error, which must wrap ErrInterrupted, ends the wait and makes the waiting group fail.
+	// error ends the wait and makes the waiting group fail. It must wrap ErrInterrupted.
 	Interrupted func() error
 }
 
@@ -39,8 +39,8 @@ type Store interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 	// Peek is like Get, but does not wait. ok reports whether the key has a value.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// CompareSet stores desired if the current value equals expected, where a missing key has an empty
-	// value. It returns the value that the key has afterwards.
+	// CompareSet stores desired if the current value equals expected. A missing key has an empty
+	// value. CompareSet returns the value after the call.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if unknown.
 	ServedBy() int
@@ -74,8 +74,8 @@ type Arena interface {
 	// bytes are multiples of Info.Granularity. Map returns an OutOfMemoryError if the device has too
 	// little memory.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep shrinks the arena to bytes, beyond which no segment may be mapped. After Keep, the device
-	// may be closed before the arena.
+	// Keep shrinks the arena to its first bytes, which must contain all mapped segments. After Keep,
+	// the device may be closed before the arena.
 	Keep(bytes int64) error
 	// Close releases the addresses. Call it after all segments have been unmapped.
 	Close() error
@@ -92,8 +92,7 @@ type Segment interface {
 	Unmap() error
 }
 
-// Event marks a point in a stream's work: the end of the work that was queued at the last
-// Stream.Record.
+// Event marks a point in a stream: the end of the work queued before the last Stream.Record.
 type Event interface {
 	// Done reports whether the stream has reached the point. It is true before the first Record.
 	Done() bool
@@ -120,16 +119,16 @@ type Stream interface {
 	// this stream fails with the same error.
 	Wait(Event) error
 	// WaitIgnoringErrors is like Wait, but ignores the event's error. It suits later work that reuses
-	// the memory of the awaited work, but not its results.
+	// the memory of the awaited work, and does not need the results.
 	WaitIgnoringErrors(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
-	// Synchronize returns it once, but Close does not.
+	// Synchronize returns cause once, and Close does not return it.
 	Fail(cause error)
 	// Synchronize waits until the stream is idle and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
-	// BeginCapture makes the stream record work instead of running it. A recorded Wait refers to the
-	// point that the event has at the call. Unlike in CUDA, it does not add the event's stream to the
-	// capture.
+	// BeginCapture makes the stream record work instead of running it. A recorded Wait waits for the
+	// event's point at the time of the call to Wait. Unlike in CUDA, a Wait does not add the event's
+	// stream to the capture.
 	BeginCapture() error
 	// EndCapture ends the capture and returns the recorded work.
 	EndCapture() (Graph, error)

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// pair lists the world ranks (numbers among all processes) of a group of two. Texts add the group
-// rank of world rank 5, which is 1.
+// pair lists the world ranks (numbers among all processes) of a group of two. World rank 5 has the
+// group rank 1.
 var pair = []int{0, 5}
 
 type errorText struct {
@@ -94,7 +94,8 @@ func TestMismatchErrorsDescribeCall(t *testing.T) {
 	call := &Call{Operation: AllReduce, Count: 4, DataType: Float32}
 	checkTexts(t, []errorText{
 		{
-			err: GroupConfig{ID: "// g", Ranks: pair}.Mismatch(3, call, 1), // omits "// "
+			// The text omits the slashes of the ID.
+			err: GroupConfig{ID: "// g", Ranks: pair}.Mismatch(3, call, 1),
 			want: "collective 3 of group g (AllReduce sum of 4 float32, path plain) differs from " +
 				"that of world rank 5 (rank 1 of the group)",
 		},
@@ -110,7 +111,7 @@ func TestMismatchErrorsDescribeCall(t *testing.T) {
 	})
 }
 
-// Callers can handle all timeouts in the same way.
+// Callers can handle an AbsentError as a TimeoutError.
 func TestAbsentErrorIsTimeoutError(t *testing.T) {
 	absent := &AbsentError{InCall: "opening", Waited: time.Second, Ranks: []int{3}, Err: syscall.EPIPE}
 	err := fmt.Errorf("joining: %w", absent)
@@ -180,8 +181,8 @@ func TestErrorsSurviveJSON(t *testing.T) {
 			t.Fatal(jsonErr)
 		}
 
-		// All these errors are pointers.
-		decoded := reflect.New(reflect.TypeOf(err).Elem()).Interface().(error)
+		typ := reflect.TypeOf(err).Elem() // all these errors are pointers
+		decoded := reflect.New(typ).Interface().(error)
 		if jsonErr := json.Unmarshal(encoded, decoded); jsonErr != nil {
 			t.Fatal(jsonErr)
 		}

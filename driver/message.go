@@ -19,15 +19,15 @@ const (
 	// MessagesUnmatched means that some Send or Recv has no counterpart. The unit is calls.
 	MessagesUnmatched MessageFault = "unmatched"
 	// MessagesOutOfStep means that a Send and its Recv were called after different numbers of
-	// collectives, which are Sent and Received.
+	// collectives. Sent and Received are these numbers.
 	MessagesOutOfStep MessageFault = "out of step"
 	// MessagesDiffer means that a Send and its Recv have different sizes. The unit is bytes.
 	MessagesDiffer MessageFault = "sizes differ"
 	// MessageTypesDiffer means that a Send and its Recv have different types. Sent and Received are
 	// DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer means that the receiver of a part of an AllToAllV expects another size than the
-	// sender. The unit is elements.
+	// SplitsDiffer means that the sender and the receiver of a part in an AllToAllV specify different
+	// sizes. The unit is elements.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
@@ -35,12 +35,12 @@ const (
 // rank to another. For example, rank 0 sends two messages with tag 3 to rank 1, which receives only
 // one: From is 0, To is 1, Tag is 3, Sent is 2, and Received is 1.
 type MessageEnds struct {
-	// From and To are world ranks (numbers among all processes). From is AnySource for a Recv from
-	// any rank that has received no message.
+	// From and To are world ranks (numbers among all processes). From is AnySource for an unmatched
+	// Recv from any rank.
 	From int `json:"from"`
 	To   int `json:"to"`
 	Tag  int `json:"tag"`
-	// Number is that of a message among those with this From, To and Tag, from 1, or 0 for all.
+	// Number counts the messages with this From, To and Tag, from 1. It is 0 for all such messages.
 	Number   uint64 `json:"number,omitempty"`
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
@@ -50,7 +50,7 @@ type MessageEnds struct {
 type MessageError struct {
 	Fault MessageFault
 	Group string // name for error texts
-	// Number is that of the collective that detected the mismatch, from 1, or 0 if none did.
+	// Number, from 1, is that of the collective that detected the mismatch. It is 0 if none did.
 	Number uint64
 	Ends   []MessageEnds
 }

@@ -64,12 +64,12 @@ type Adopter interface {
 	// AdoptStream returns a Stream for another library's CUstream, which must stay valid until the
 	// Stream is closed. The handle 0 is CUDA's default stream.
 	AdoptStream(handle uintptr) (AdoptedStream, error)
-	// AdoptCommunicator adopts an ncclComm_t of the copy of NCCL that symmem uses.
+	// AdoptCommunicator adopts an ncclComm_t. It must be from the copy of NCCL that symmem uses.
 	AdoptCommunicator(handle uintptr) (AdoptedCommunicator, error)
 }
 
-// Recorder is implemented by a Communicator that supports calls on adopted streams while their
-// owner captures them in a graph.
+// Recorder is implemented by a Communicator that supports calls on an adopted stream while the
+// stream's owner captures a graph.
 type Recorder interface {
 	// Record adds a collective to the capture. Ranks compare their calls now, but not when the graph
 	// is replayed. The call's windows and segments stay mapped until the graph and its CUgraphExecs
@@ -81,13 +81,13 @@ type Recorder interface {
 // them in Synchronize.
 type InlineLauncher interface {
 	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream. If
-	// Synchronize runs the collective, then the group's timeout and Config.Interrupted limit its wait
-	// for other ranks, and its context does not.
+	// Synchronize runs the collective, its wait for other ranks is limited by the group's timeout and
+	// Config.Interrupted, but not by its context.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
-// LazyWindows is implemented by a Communicator that uses another library, such as NCCL, and creates
-// the library's windows only on demand, because their creation takes milliseconds.
+// LazyWindows is implemented by a Communicator that creates the windows of another library, such as
+// NCCL, only on demand, because creating a window takes milliseconds.
 type LazyWindows interface {
 	// UseWindows makes Register create the library's windows from now on, and creates them for all
 	// registered segments. It is collective, and a second call does nothing. During a capture, it
@@ -98,8 +98,9 @@ type LazyWindows interface {
 // TwoLevels is implemented by a Communicator that supports PathTwoLevel, which divides a call into
 // steps within machines and steps between machines.
 type TwoLevels interface {
-	// UseTwoLevels prepares the group for PathTwoLevel. It has the contract of LazyWindows.UseWindows.
-	// In a group without support for the path, it returns nil, and Offer.Refusal returns the reason.
+	// UseTwoLevels prepares the group for PathTwoLevel. It is collective, and has the same rules for
+	// captures and errors as LazyWindows.UseWindows. In a group without support for the path, it
+	// returns nil, and Offer.Refusal returns the reason.
 	UseTwoLevels(ctx context.Context) error
 }
 
@@ -138,8 +139,8 @@ type EndObserver interface {
 
 // LossListener is implemented by a Device whose Close can wait for other ranks.
 type LossListener interface {
-	// RanksLost is called during Close with the world ranks that have died. Close stops waiting for
-	// them after a short time.
+	// RanksLost is called during Close with the world ranks of dead processes. Close stops waiting for
+	// these ranks after a short time.
 	RanksLost(ranks []int)
 }
 
@@ -151,7 +152,7 @@ type Inspector interface {
 
 // Inspection describes the ranks of a group.
 type Inspection struct {
-	Waits    []LateWarning  // this rank's waits, oldest first, without some short ones
+	Waits    []LateWarning  // this rank's waits, oldest first; short waits may be missing
 	Activity map[int]string // known activities of other ranks, by world rank
 	// StopWord is the address of a 32-bit word, or 0. Kernels on this rank can poll the word, which
 	// becomes nonzero when the communicator fails.
@@ -160,8 +161,8 @@ type Inspection struct {
 
 // Timed is implemented by a Plan if the backend can measure the time of its runs.
 type Timed interface {
-	// SetMeter makes the backend report each run to m, except replays of graphs. Call it before the
-	// plan is launched.
+	// SetMeter makes the backend report each run to m, except replays of graphs. Call SetMeter before
+	// the plan is launched.
 	SetMeter(m Meter)
 }
 

@@ -2,19 +2,18 @@ package driver
 
 import "math"
 
-// Permutation holds the arguments of Permute and Unpermute, with which a mixture of experts sorts
-// dispatched rows by expert. For example, this rank owns the experts 0 and 1, and a Dispatch has
-// stored row a for both experts, row b for expert 1, and row c for expert 0. Permute copies each
-// row once per expert, and aligns the first copy of each expert. With Align 4, it writes:
+// Permutation holds the arguments of Permute and Unpermute. A mixture of experts calls both after a
+// Dispatch. Permute sorts copies of the dispatched rows by expert. For example, row a is for the
+// experts 0 and 1, row b for expert 1, and row c for expert 0. With Align 4, Permute writes:
 //
 //	a c . . a b . .     (. is an unused row)
 //
-// Each expert computes a row from each of its copies. Unpermute multiplies the two computed rows of
-// a by the weights of their experts, and writes the sum to Returned, at the index that a has in the
-// Dispatch's output, its place. It does not write to places without a row.
+// Each expert computes a row from each copy. Unpermute adds the computed rows of a, multiplied by
+// the weights of the experts, and writes the sum to the place of a, the index of a in the output of
+// Dispatch. Unpermute adds in the order of the expert ids of a, in float32, and rounds the sum to
+// BFloat16. Places without a row are not written.
 //
 // The copies of an expert are in the order of their places, and then in the order of a row's ids.
-// Unpermute adds in the order of the ids, in float32, and rounds the sum to BFloat16.
 type Permutation struct {
 	Route       Route    // of the Dispatch; its Tokens and addresses are not used
 	DataType    DataType // of the dispatched rows; computed and returned rows are BFloat16
@@ -40,10 +39,10 @@ type PermutedLayout struct {
 	Weights int64 // float32
 	Experts int64 // int32; indexes among this rank's experts
 
-	Places int64 // int32; index of the copy for each id in the Dispatch's output, or -1
+	Places int64 // int32; for each expert id in the Dispatch's output, index of the copy, or -1
 
-	// Firsts and Counts have entries for MostExperts experts, which may be more than this rank owns.
-	Firsts   int64 // int32; index of each expert's first copy, and the end of the last expert's rows
+	// Firsts and Counts have entries for MostExperts experts, although this rank may own fewer.
+	Firsts   int64 // int32; index of each expert's first copy, and then the end of the last rows
 	Counts   int64 // int32; number of copies of each expert
 	Received int64 // int32; number of dispatched rows from each rank
 
@@ -51,7 +50,7 @@ type PermutedLayout struct {
 	Capacity int64 // largest number of copies and unused rows; the length of Rows
 }
 
-// MostExperts returns the largest number of experts of a rank.
+// MostExperts returns the largest number of experts of a rank: Experts/ranks, rounded up.
 func (r *Route) MostExperts(ranks int) int { return (r.Experts + ranks - 1) / ranks }
 
 // PermutedLayout returns the layout for a Permutation with rows of rowBytes and the given Align.
@@ -73,12 +72,13 @@ func (r *Route) PermutedLayout(ranks int, rowBytes, align int64) PermutedLayout 
 	return l
 }
 
-// permutedCapacity returns the largest number of copies and unused rows, if all ids are experts of
-// this rank. The result is a multiple of align, because the number of rows per expert is.
+// permutedCapacity returns the largest number of copies and unused rows. At most, all ids are
+// experts of this rank.
 func permutedCapacity(ids, experts, align int64) int64 {
 	expertsWithCopies := min(experts, ids)
-	unusedRows := expertsWithCopies * (align - 1) // after the last copy of each expert
-	return (ids + unusedRows) / align * align
+	maxUnusedPerExpert := align - 1 // after the last copy
+	rows := ids + expertsWithCopies*maxUnusedPerExpert
+	return rows - rows%align // the rows of each expert are a multiple of align
 }
 
 // RowBytes returns the sizes in bytes of a dispatched and of a computed row.
@@ -94,34 +94,27 @@ func (p *Permutation) Layout() PermutedLayout {
 	return p.Route.PermutedLayout(p.Ranks, dispatched, p.Align)
 }
 
-// Spans returns the inputs of Permute or, if isUnpermute is set, of Unpermute, and then the output.
+// Spans returns the inputs and then the output of the operation: Unpermute if isUnpermute is set,
+// and otherwise Permute.
 func (p *Permutation) Spans(isUnpermute bool) []Span {
 	dispatchedRow, computedRow := p.RowBytes()
 	layout := p.Layout()
-	permuted := Span{
-		Name: "permuted", Address: p.Permuted, Bytes: layout.Bytes, Align: RouteAlign,
+	span := func(name string, address uintptr, bytes int64) Span {
+		return Span{Name: name, Address: address, Bytes: bytes, Align: RouteAlign}
 	}
-	if !isUnpermute {
-		dispatched := Span{
-			Name: "dispatched", Address: p.Dispatched, Align: RouteAlign,
-			Bytes: p.Route.Layout(p.Ranks, dispatchedRow).Bytes,
-		}
-		return []Span{dispatched, permuted}
+	permuted := span("permuted", p.Permuted, layout.Bytes)
+	if isUnpermute {
+		computed := span("computed", p.Computed, layout.Capacity*computedRow)
+		returned := span("returned", p.Returned, p.Route.places(p.Ranks)*computedRow)
+		return []Span{permuted, computed, returned}
 	}
 
-	computed := Span{
-		Name: "computed", Address: p.Computed, Align: RouteAlign,
-		Bytes: layout.Capacity * computedRow,
-	}
-	returned := Span{
-		Name: "returned", Address: p.Returned, Align: RouteAlign,
-		Bytes: p.Route.places(p.Ranks) * computedRow,
-	}
-	return []Span{permuted, computed, returned}
+	dispatchedBytes := p.Route.Layout(p.Ranks, dispatchedRow).Bytes
+	return []Span{span("dispatched", p.Dispatched, dispatchedBytes), permuted}
 }
 
-// Validate returns an error that matches ErrInvalid if no Permuter can run Permute or, if
-// isUnpermute is set, Unpermute.
+// Validate returns an error that matches ErrInvalid if no Permuter can run the operation: Unpermute
+// if isUnpermute is set, and otherwise Permute.
 func (p *Permutation) Validate(isUnpermute bool) error {
 	switch {
 	case !p.DataType.Valid():
@@ -159,8 +152,8 @@ func validatePermutedSpans(spans []Span) error {
 	last := len(spans) - 1
 	inputs, output := spans[:last], spans[last]
 	for _, s := range inputs {
-		isMissing := s.Address == 0 // reported by the caller of Validate
-		if !isMissing && rangesOverlap(s.Address, s.Bytes, output.Address, output.Bytes) {
+		isSet := s.Address != 0 // the caller of Validate reports missing addresses
+		if isSet && rangesOverlap(s.Address, s.Bytes, output.Address, output.Bytes) {
 			return invalidError("the %s rows overlap the %s rows", s.Name, output.Name)
 		}
 	}

@@ -41,7 +41,7 @@ func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
 // Number returns the number. If there is none, ok is false.
 func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 
-// reduction holds the results of the methods of a ReduceOp.
+// reduction holds the properties of a ReduceOp. The methods of ReduceOp describe the fields.
 type reduction struct {
 	name       string
 	alias      string
@@ -51,9 +51,11 @@ type reduction struct {
 	hasFactor  bool
 	isMinOrMax bool
 	logical    Code // a ReduceOp
-	nccl       Code // in enum ncclRedOp_t
-	kernel     Code // in enum Op of driver/nccl/kernels/src/call.h
+	nccl       Code // an ncclRedOp_t
+	kernel     Code // an Op of driver/nccl/kernels/src/call.h
 }
+
+const bitwiseNote = "bitwise, of integers, on the host backend"
 
 var reductions = [ReduceOps]reduction{
 	Sum: {
@@ -71,19 +73,10 @@ var reductions = [ReduceOps]reduction{
 		name: "max", combine: reduce.Max, isMinOrMax: true, logical: codeOf(Max), nccl: codeOf(2),
 		kernel: codeOf(2),
 	},
-	Avg: {name: "avg", combine: reduce.Sum, isAverage: true, nccl: codeOf(4), kernel: codeOf(0)},
-	BAnd: {
-		name: "band", note: "bitwise, of integers, on the host backend", combine: reduce.BAnd,
-		logical: codeOf(Min),
-	},
-	BOr: {
-		name: "bor", note: "bitwise, of integers, on the host backend", combine: reduce.BOr,
-		logical: codeOf(Max),
-	},
-	BXor: {
-		name: "bxor", note: "bitwise, of integers, on the host backend", combine: reduce.BXor,
-		logical: codeOf(BXor),
-	},
+	Avg:  {name: "avg", combine: reduce.Sum, isAverage: true, nccl: codeOf(4), kernel: codeOf(0)},
+	BAnd: {name: "band", note: bitwiseNote, combine: reduce.BAnd, logical: codeOf(Min)},
+	BOr:  {name: "bor", note: bitwiseNote, combine: reduce.BOr, logical: codeOf(Max)},
+	BXor: {name: "bxor", note: bitwiseNote, combine: reduce.BXor, logical: codeOf(BXor)},
 	PremulSum: {
 		name: "premul_sum", note: "for symmem_premul_sum", combine: reduce.Sum, hasFactor: true,
 	},
@@ -132,33 +125,36 @@ func (op ReduceOp) Kernel() Code { return op.tableRow().kernel }
 
 // Accepts reports whether the reduction is defined for a data type.
 func (op ReduceOp) Accepts(t DataType) bool {
-	isValid := op < ReduceOps
 	needsFloat := op.HasFactor()
-	if !isValid || (needsFloat && !t.Float()) {
+	switch {
+	case op >= ReduceOps:
 		return false
+	case needsFloat && !t.Float():
+		return false
+	default:
+		return op.Combine().Accepts(t)
 	}
-
-	return op.Combine().Accepts(t)
 }
 
 // IsSupportedEverywhere reports whether all backends support the reduction of a type on all paths.
 func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
-	isInNCCL := op.NCCL() != 0
-	isInKernels := op.Kernel() != 0
+	const noCode = 0
 	switch {
-	case !op.Accepts(t) || !isInNCCL || !isInKernels:
+	case !op.Accepts(t):
+		return false
+	case op.NCCL() == noCode || op.Kernel() == noCode:
 		return false
 	case t == Int16 || t == Uint16:
 		return false // NCCL has no such types
 	case op.ComparesUnsigned(t):
 		return false // symmem's kernels treat unsigned integers as signed
+	default:
+		return true
 	}
-
-	return true
 }
 
-// ComparesUnsigned reports whether t is unsigned and a signed type of the same size would give
-// other bits. A sum, for example, has the same bits for both types.
+// ComparesUnsigned reports whether t is unsigned, and a signed type of the same size would give
+// different bits. A sum, for example, has the same bits for both types.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.IsMinOrMax() || op.IsAverage())
 }

@@ -11,8 +11,8 @@ type Splits struct {
 	RecvCounts, RecvOffsets []int64 // nil for ReduceScatterV
 }
 
-// WithOffsets returns a copy of s in which missing offsets are replaced by those of adjacent parts
-// in group order. If no offsets are missing, it returns s, which may be nil.
+// WithOffsets returns a copy of s in which missing offsets are those of adjacent parts in group
+// order. It returns s if no offsets are missing or s is nil.
 func (s *Splits) WithOffsets() *Splits {
 	if s == nil {
 		return nil
@@ -39,39 +39,39 @@ func (s *Splits) WithOffsets() *Splits {
 // adjacentOffsets returns the offsets of adjacent parts, or nil without counts.
 func adjacentOffsets(counts []int64) []int64 {
 	var offsets []int64
-	end := int64(0) // of the parts so far
-	for _, n := range counts {
-		offsets = append(offsets, end)
-		end += n
+	next := int64(0)
+	for _, count := range counts {
+		offsets = append(offsets, next)
+		next += count
 	}
 
 	return offsets
 }
 
-// countsAndOffsets returns the lists of the divided buffer, or of the send buffer for AllToAllV,
-// which divides both.
-func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
-	if o == AllGatherV {
+// countsAndOffsets returns the lists of the receive buffer for AllGatherV, and otherwise the lists of
+// the send buffer.
+func (s *Splits) countsAndOffsets(op Operation) (counts, offsets []int64) {
+	if op == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
 	}
 
 	return s.SendCounts, s.SendOffsets
 }
 
-// Contiguous reports whether the parts of the divided buffer are adjacent and in group order. It
-// returns false for AllToAllV.
-func (s *Splits) Contiguous(o Operation) bool {
-	counts, offsets := s.countsAndOffsets(o)
-	return o.SplitsOneBuffer() && slices.Equal(offsets, adjacentOffsets(counts))
+// Contiguous reports whether the parts of an AllGatherV or ReduceScatterV are adjacent and in group
+// order. It returns false for AllToAllV.
+func (s *Splits) Contiguous(op Operation) bool {
+	counts, offsets := s.countsAndOffsets(op)
+	return op.SplitsOneBuffer() && slices.Equal(offsets, adjacentOffsets(counts))
 }
 
 // Total returns the sum of the counts for AllGatherV and ReduceScatterV, and 0 for others.
-func (s *Splits) Total(o Operation) int64 {
-	if !o.SplitsOneBuffer() {
+func (s *Splits) Total(op Operation) int64 {
+	if !op.SplitsOneBuffer() {
 		return 0
 	}
 
-	counts, _ := s.countsAndOffsets(o)
+	counts, _ := s.countsAndOffsets(op)
 	return int64(sumCounts(counts))
 }
 
@@ -84,14 +84,14 @@ func sumCounts(counts []int64) uint64 {
 	return sum
 }
 
-// CountOf returns the Call.Count of a rank, which is 0 for AllToAllV. s may be invalid: CountOf
-// returns 0 if it has no count for the rank.
-func (s *Splits) CountOf(o Operation, rank int) int64 {
-	if !o.SplitsOneBuffer() {
+// CountOf returns the Call.Count of a rank, which is 0 for AllToAllV. If s is invalid and has no
+// count for the rank, CountOf returns 0.
+func (s *Splits) CountOf(op Operation, rank int) int64 {
+	if !op.SplitsOneBuffer() {
 		return 0
 	}
 
-	counts, _ := s.countsAndOffsets(o)
+	counts, _ := s.countsAndOffsets(op)
 	if rank >= len(counts) {
 		return 0
 	}
@@ -102,20 +102,20 @@ func (s *Splits) CountOf(o Operation, rank int) int64 {
 // lastPartEnd returns the number of elements that a buffer needs: the largest end of a nonempty
 // part, or 0.
 func lastPartEnd(counts, offsets []int64) int64 {
-	last := int64(0)
-	for i, n := range counts {
-		if n > 0 {
-			last = max(last, offsets[i]+n)
+	end := int64(0)
+	for i, count := range counts {
+		if count > 0 {
+			end = max(end, offsets[i]+count)
 		}
 	}
 
-	return last
+	return end
 }
 
-// Validate checks that each list has one entry per rank if the operation uses it, and otherwise no
-// entries. Entries must be between 0 and MaxCount.
-func (s *Splits) Validate(o Operation, ranks int) error {
-	send, recv := o.Extents()
+// Validate checks that the lists of each buffer that the operation divides have one entry per rank,
+// and that the other lists are empty. Entries must be between 0 and MaxCount.
+func (s *Splits) Validate(op Operation, ranks int) error {
+	send, recv := op.Extents()
 	if err := validateLists(s.SendCounts, s.SendOffsets, send, ranks); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (s *Splits) Validate(o Operation, ranks int) error {
 	return validateLists(s.RecvCounts, s.RecvOffsets, recv, ranks)
 }
 
-// validateLists checks the lists of one buffer. The operation uses them if extent is BySplits.
+// validateLists checks the lists of a buffer, which is divided if extent is BySplits.
 func validateLists(counts, offsets []int64, extent Extent, ranks int) error {
 	wantLength := 0
 	if extent == BySplits {

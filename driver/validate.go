@@ -6,15 +6,15 @@ import (
 )
 
 const (
-	// MaxCount is the maximum count of a call. It keeps the total size on all ranks below 2^63
-	// bytes.
+	// MaxCount is the maximum Call.Count. It keeps the total size on all ranks below 2^63 bytes.
 	MaxCount = 1 << 48
 	// MaxTag is the largest tag of a message.
 	MaxTag = 1<<31 - 1
 )
 
-// Validate returns an error if no backend can run the call of a rank in a group of the given size.
-// The error matches ErrOutOfRange if the count is too large, and ErrInvalid otherwise.
+// Validate returns an error if no backend can run the call on a rank of a group with the given
+// number of ranks. The error matches ErrOutOfRange if the count is too large, and otherwise
+// ErrInvalid.
 func (c *Call) Validate(ranks, rank int) error {
 	if err := c.validateBasics(); err != nil {
 		return err
@@ -61,12 +61,11 @@ func (c *Call) validateBasics() error {
 
 // validateRoot checks Root, which is the peer in a Send or Recv.
 func (c *Call) validateRoot(ranks, rank int) error {
-	hasPeers := ranks > 1
 	isFromAny := c.Operation == Recv && c.Root == AnySource
 	switch {
-	case isFromAny && hasPeers:
+	case isFromAny && ranks > 1:
 		return nil
-	case c.Root < 0 || c.Root >= ranks: // including AnySource without peers
+	case c.Root < 0 || c.Root >= ranks: // such as AnySource in a group of one rank
 		return invalidError("root or peer %d is not in a group of %d ranks", c.Root, ranks)
 	case c.Operation.PointToPoint() && c.Root == rank:
 		return invalidError("rank %d is its own peer", c.Root)
