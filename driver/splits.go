@@ -48,7 +48,7 @@ func adjacentOffsets(counts []int64) []int64 {
 	return offsets
 }
 
-// countsAndOffsets returns the lists of the receive buffer for AllGatherV, and otherwise the lists of
+// countsAndOffsets returns the lists of the receive buffer for AllGatherV, and otherwise those of
 // the send buffer.
 func (s *Splits) countsAndOffsets(op Operation) (counts, offsets []int64) {
 	if op == AllGatherV {

@@ -11,7 +11,7 @@ import (
 
 func TestCallRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		word := rapid.StringMatching(`[a-z-]{0,32}`)
+		word := rapid.StringMatching(`[a-z-]{0,32}`) // 32 bytes fit in every field
 		c := &Call{
 			Operation: word.Draw(t, "operation"), Path: word.Draw(t, "path"),
 			DataType: word.Draw(t, "data type"), ReduceOp: word.Draw(t, "reduction"),
@@ -31,9 +31,9 @@ func TestCallRoundTrip(t *testing.T) {
 			t.Fatalf("round trip of %+v = %+v, %v; want the same", c, decoded, err)
 		}
 
-		cut := rapid.IntRange(1, len(encoded)-1).Draw(t, "cut")
-		if _, err := DecodeCall(encoded[:cut]); !errors.Is(err, ErrMalformed) {
-			t.Fatalf("DecodeCall of the first %d bytes: got %v, want ErrMalformed", cut, err)
+		kept := rapid.IntRange(1, len(encoded)-1).Draw(t, "cut")
+		if _, err := DecodeCall(encoded[:kept]); !errors.Is(err, ErrMalformed) {
+			t.Fatalf("DecodeCall of the first %d bytes: got %v, want ErrMalformed", kept, err)
 		}
 	})
 }
@@ -69,26 +69,30 @@ func TestCallText(t *testing.T) {
 	}
 }
 
-// Long texts are cut, and end with a digest of the whole.
+// A long text is cut, and ends with a digest (hash) of the whole text.
 func TestLongCountsHaveDifferentDigests(t *testing.T) {
-	const length, commonBytes = 1000, 40
-	zeros, lastOne := make([]int64, length), make([]int64, length)
-	lastOne[length-1] = 1
-	x, y := CountsText(zeros), CountsText(lastOne)
-	if x == y || len(x) > maxTextBytes || x[:commonBytes] != y[:commonBytes] {
+	const length = 1000    // more counts than CountsText lists
+	const commonBytes = 40 // the listed counts are longer
+	counts := make([]int64, length)
+	text := CountsText(counts)
+	counts[length-1] = 1
+	changed := CountsText(counts)
+	hasSameBeginning := text[:commonBytes] == changed[:commonBytes]
+	if text == changed || len(text) > maxTextBytes || !hasSameBeginning {
 		t.Errorf("CountsText of lists that differ at the end = %q, %q; want texts of at most %d bytes "+
-			"that differ at the end", x, y, maxTextBytes)
+			"that differ at the end", text, changed, maxTextBytes)
 	}
 }
 
 func TestLongListsHaveDifferentDigests(t *testing.T) {
-	const length = 100
+	const length = 100 // too many calls for maxTextBytes
 	calls := slices.Repeat([]string{"AllReduce sum of 5 int32"}, length)
-	x := ListText(calls)
+	text := ListText(calls)
 	calls[length-1] = "AllReduce sum of 6 int32"
-	y := ListText(calls)
-	if x == y || len(x) > maxTextBytes || len(y) > maxTextBytes {
-		t.Errorf("ListText = %q, %q; want different texts of at most %d bytes", x, y, maxTextBytes)
+	changed := ListText(calls)
+	if text == changed || len(text) > maxTextBytes || len(changed) > maxTextBytes {
+		t.Errorf("ListText = %q, %q; want different texts of at most %d bytes", text, changed,
+			maxTextBytes)
 	}
 
 	if short := ListText(calls[:2]); short != "AllReduce sum of 5 int32; AllReduce sum of 5 int32" {

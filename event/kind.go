@@ -2,8 +2,8 @@ package event
 
 import "fmt"
 
-// Kind classifies an event. Traces contain the values of kinds, and ranks exchange some of them, so
-// they must not change.
+// Kind classifies an event. The numbers of kinds must not change, because they are stored in traces
+// and sent to other ranks.
 type Kind uint8
 
 // Events in the history of a pool, which maps segments of memory and allocates blocks in them. All
@@ -19,14 +19,12 @@ const (
 	KindReserve                 // memory was reserved
 	KindNote                    // the program recorded a number
 
-	kindHistoryEnd // the kinds above are smaller
+	kindHistoryEnd // end of the kinds in a history
 )
 
-// Other events of a pool. Ranks do not compare them.
-//
-// A scope is a part of the program. At the end of a scope with a group, the pool's new segments are
-// registered with the group. Event.Name is the id of the group in events of scopes and
-// registrations.
+// Other events of a pool, which ranks do not compare. A scope is a part of the program. If it has a
+// group, the pool's new segments are registered with the group at the end of the scope. In events
+// of scopes and registrations, Event.Name is the id of the group.
 const (
 	KindUse     Kind = iota + kindHistoryEnd // another stream used a block
 	KindRelease                              // a segment was unmapped
@@ -39,7 +37,7 @@ const (
 	KindScopeEnd     // a scope ended; a KindRegister follows for each new segment
 	KindScopeAbandon // a scope ended without registrations
 
-	kindPoolEnd // the kinds above are smaller
+	kindPoolEnd // end of the kinds of pools
 )
 
 // Events of a group.
@@ -52,7 +50,7 @@ const (
 	KindStep                                 // a step of the program began
 	KindFault                                // the group failed
 
-	kindEnd // the kinds above are smaller
+	kindEnd // end of all kinds
 )
 
 var kindNames = [kindEnd]string{
@@ -86,12 +84,11 @@ var kindNames = [kindEnd]string{
 
 // String returns the name of the kind, such as "parked free" for KindPark.
 func (k Kind) String() string {
-	isKnown := k > 0 && k < kindEnd
-	if !isKnown {
-		return fmt.Sprintf("kind %d", uint8(k))
+	if k > 0 && k < kindEnd {
+		return kindNames[k]
 	}
 
-	return kindNames[k]
+	return fmt.Sprintf("kind %d", uint8(k))
 }
 
 // InHistory reports whether the history of a pool contains events of this kind.
@@ -100,10 +97,12 @@ func (k Kind) InHistory() bool { return k > 0 && k < kindHistoryEnd }
 // IsGroupEvent reports whether events of this kind belong to a group, not to a pool.
 func (k Kind) IsGroupEvent() bool { return k >= kindPoolEnd && k < kindEnd }
 
-// isPlacement reports whether events of this kind place or reserve memory, of which Event.Size may
-// exceed Event.Requested.
+// isPlacement reports whether events of this kind place or reserve memory. Their Size may differ
+// from Requested.
 func (k Kind) isPlacement() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }
+
+func (k Kind) isScope() bool { return k >= KindScopeBegin && k <= KindScopeAbandon }
 
 func (k Kind) isFree() bool { return k == KindFree || k == KindPark || k == KindDefer }

@@ -26,7 +26,6 @@ func (e Event) String() string {
 //
 // The error is always nil, as required by encoding.TextAppender.
 func (e Event) AppendText(dst []byte) ([]byte, error) {
-	isScopeEvent := e.Kind >= KindScopeBegin && e.Kind <= KindScopeAbandon
 	switch {
 	case e.Kind == KindCollective && e.Call != nil:
 		return e.Call.AppendText(dst, Names{}), nil
@@ -37,10 +36,10 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 		return e.appendStep(dst), nil
 	case e.Kind.IsGroupEvent():
 		return e.appendValue(dst), nil
-	case isScopeEvent:
+	case e.Kind.isScope():
 		dst = append(dst, e.Kind.String()...)
 		return e.appendGroupName(dst, " of"), nil
-	default:
+	default: // other events of a pool
 		dst = e.appendPoolEvent(dst)
 		return e.appendGroupName(dst, " with"), nil
 	}
@@ -88,7 +87,7 @@ func appendFloat(dst []byte, value float64) []byte {
 	const shortest = -1
 	begin := len(dst)
 	dst = strconv.AppendFloat(dst, value, 'g', shortest, 64)
-	const onlyInFloats = ".eIN" // a point, an exponent, Inf or NaN
+	const onlyInFloats = ".eIN" // point, exponent, Inf and NaN
 	if !bytes.ContainsAny(dst[begin:], onlyInFloats) {
 		dst = append(dst, ".0"...)
 	}
@@ -107,11 +106,11 @@ func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
 	return append(dst, e.Name...)
 }
 
-// hasPlace reports whether the event has a place in a segment. Events without one have the segment
-// -1 and the offset 0.
+// hasPlace reports whether the event has a segment and an offset. Other events have the segment -1
+// and the offset 0.
 func (e *Event) hasPlace() bool { return e.Segment != -1 || e.Offset != 0 }
 
-// appendNote appends a number that the program recorded in Size, and its kind, in Requested.
+// appendNote appends the text of a KindNote: Size is the recorded number, and Requested its kind.
 func (e *Event) appendNote(dst []byte) []byte {
 	dst = append(dst, "note "...)
 	dst = strconv.AppendInt(dst, e.Size, 10)
@@ -121,8 +120,8 @@ func (e *Event) appendNote(dst []byte) []byte {
 
 // appendPoolEvent appends the text of a pool's event, without the name of a group.
 func (e *Event) appendPoolEvent(dst []byte) []byte {
-	isWellFormedNote := e.Kind == KindNote && !e.hasPlace() && e.Stream == 0
-	if isWellFormedNote {
+	hasOtherFields := e.hasPlace() || e.Stream != 0 // only in malformed notes
+	if e.Kind == KindNote && !hasOtherFields {
 		return e.appendNote(dst)
 	}
 
@@ -130,12 +129,12 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	dst = append(dst, ' ')
 	dst = strconv.AppendInt(dst, e.Size, 10)
 	dst = append(dst, " B ("...)
-	expectedRequest := int64(0) // other events, such as a free, request no memory
+	usualRequest := int64(0) // the text omits a usual Requested
 	if e.Kind.isPlacement() {
-		expectedRequest = e.Size
+		usualRequest = e.Size
 	}
 
-	if e.Requested != expectedRequest {
+	if e.Requested != usualRequest {
 		dst = append(dst, "asked "...)
 		dst = strconv.AppendInt(dst, e.Requested, 10)
 		dst = append(dst, " B, "...)

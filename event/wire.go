@@ -16,14 +16,14 @@ const (
 	// MaxSiteBytes limits a call site, such as "train.py:12".
 	MaxSiteBytes = 160
 
-	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // the fields in Append, in this order
+	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // of the fields, in the order of Append
 
 	// MaxBytes is the largest size of an encoded event.
 	MaxBytes = bytesWithoutSite + MaxSiteBytes
 )
 
-// Append appends the encoding in which ranks exchange an event of a pool's history. It contains
-// only the kind, stream, place, sizes and call site.
+// Append appends the encoding of an event of a pool's history, which ranks exchange. The encoding
+// contains only the fields below.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -49,9 +49,9 @@ func Decode(b []byte) (Event, error) {
 		Requested: int64(binary.LittleEndian.Uint64(b[25:])),
 		Site:      string(b[bytesWithoutSite:]),
 	}
-	isSegmentValid := e.Segment >= -1 // -1 means no segment
-	areSizesValid := e.Offset >= 0 && e.Size >= 0 && e.Requested >= 0
-	if !e.Kind.InHistory() || !isSegmentValid || !areSizesValid {
+	const noSegment = -1
+	isAnyNegative := e.Offset < 0 || e.Size < 0 || e.Requested < 0
+	if !e.Kind.InHistory() || e.Segment < noSegment || isAnyNegative {
 		return Event{}, fmt.Errorf("decoding the event %+v: %w", e, ErrMalformed)
 	}
 
@@ -62,17 +62,17 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// CleanSite returns a call site for encoding. It replaces characters that could garble a terminal
-// with question marks, and drops the beginning of a site longer than [MaxSiteBytes].
+// CleanSite returns the call site that Append encodes. It replaces characters that could garble a
+// terminal with question marks, and drops the beginning of a site longer than [MaxSiteBytes].
 func CleanSite(site string) string {
-	clean := func(r rune) rune {
+	replaceUnprintable := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return '?'
 		}
 
 		return r
 	}
-	site = strings.Map(clean, site)
+	site = strings.Map(replaceUnprintable, site)
 	if len(site) <= MaxSiteBytes {
 		return site
 	}
