@@ -7,8 +7,8 @@ import (
 	"symmem/event"
 )
 
-// Difference guesses how a pool's history on deviant ranks differs from the most frequent history,
-// which the usual ranks have. For example, rank 2 is deviant with a DifferenceMissingEvent here:
+// Difference guesses how a pool's history on deviant ranks differs from the history on the usual
+// ranks, the most frequent one. Here, for example, rank 2 is deviant with a DifferenceMissingEvent:
 //
 //	ranks 0, 1    alloc 4 KiB    alloc 8 KiB    free
 //	rank 2        alloc 8 KiB    free           alloc 1 KiB
@@ -23,7 +23,7 @@ const (
 	DifferenceMissingEvent
 	// DifferenceSize marks the same event with a different size.
 	DifferenceSize
-	// DifferencePlace marks the same request at a different segment or offset in the pool.
+	// DifferencePlace marks the same request with a different segment or offset in the pool.
 	DifferencePlace
 	// DifferenceOrder marks two events in reverse order.
 	DifferenceOrder
@@ -31,8 +31,8 @@ const (
 	DifferenceStream
 	// DifferenceUnrelatedEvent marks events that have nothing in common.
 	DifferenceUnrelatedEvent
-	// DifferenceHeldBlock marks a block that all ranks have freed, but whose memory a graph or
-	// another stream holds on some ranks.
+	// DifferenceHeldBlock marks a block that all ranks have freed. On some ranks, a graph or another
+	// stream still holds its memory.
 	DifferenceHeldBlock
 )
 
@@ -92,8 +92,8 @@ func (d Difference) describe(names Names, deviantRanks, usualRanks []int) string
 	return ""
 }
 
-// classify compares the usual variant of d with the first deviant one. events.list is parallel to
-// d.Variants, and its details hold the request digests from requestDigestsFrom.
+// classify compares the usual variant of d with the first deviant one. events.list has an entry for
+// each of d.Variants, whose detail holds the request digests.
 func classify(d *DivergenceError, events contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
@@ -140,41 +140,56 @@ func (d *DivergenceError) freesSameBlock() bool {
 }
 
 // classifyByAlignment guesses whether the deviant ranks changed, added, omitted or swapped an
-// event, from the requests of the differing event and of later events. Each guess shifts the later
-// requests differently: after an added event, for example, the second deviant request equals the
-// first usual one. The guess with the most matching requests wins, and a change wins ties.
+// event, from the requests of this event and of later events. After an added event, for example,
+// the second deviant request equals the first usual one. The guess with the most matching requests
+// wins. In a tie, the first guess wins.
 func classifyByAlignment(
 	usual, deviant event.Event, usualRequests, deviantRequests []uint64,
 ) Difference {
-	matchesAfterSkipping := func(usualSkipped, deviantSkipped int) int {
-		usualRest := usualRequests[min(usualSkipped, len(usualRequests)):]
-		deviantRest := deviantRequests[min(deviantSkipped, len(deviantRequests)):]
-		return countMatches(usualRest, deviantRest)
+	guesses := []struct {
+		difference             Difference
+		usualSkip, deviantSkip int // requests before those that should match
+	}{
+		{classifyChangedEvent(usual, deviant), 1, 1},
+		{DifferenceExtraEvent, 0, 1},
+		{DifferenceMissingEvent, 1, 0},
 	}
-	best := classifyChangedEvent(usual, deviant)
-	bestCount := matchesAfterSkipping(1, 1)
-	if count := matchesAfterSkipping(0, 1); count > bestCount {
-		best = DifferenceExtraEvent
-		bestCount = count
-	}
-
-	if count := matchesAfterSkipping(1, 0); count > bestCount {
-		best = DifferenceMissingEvent
-		bestCount = count
-	}
-
-	haveTwo := len(usualRequests) >= 2 && len(deviantRequests) >= 2
-	if !haveTwo {
-		return best
+	best := DifferenceUnknown
+	bestCount := -1
+	for _, g := range guesses {
+		count := countMatches(
+			withoutFirst(usualRequests, g.usualSkip), withoutFirst(deviantRequests, g.deviantSkip),
+		)
+		if count > bestCount {
+			best = g.difference
+			bestCount = count
+		}
 	}
 
-	areSwapped := usualRequests[0] == deviantRequests[1] && usualRequests[1] == deviantRequests[0]
-	const swappedMatches = 2
-	if areSwapped && swappedMatches+matchesAfterSkipping(2, 2) > bestCount {
+	if countSwappedMatches(usualRequests, deviantRequests) > bestCount {
 		best = DifferenceOrder
 	}
 
 	return best
+}
+
+func withoutFirst(requests []uint64, count int) []uint64 {
+	return requests[min(count, len(requests)):]
+}
+
+// countSwappedMatches returns the number of matches after a swap of the first two requests of a. If
+// the first two requests are not swapped in b, it returns 0.
+func countSwappedMatches(a, b []uint64) int {
+	if len(a) < 2 || len(b) < 2 {
+		return 0
+	}
+
+	areSwapped := a[0] == b[1] && a[1] == b[0]
+	if !areSwapped {
+		return 0
+	}
+
+	return 2 + countMatches(a[2:], b[2:])
 }
 
 // classifyChangedEvent returns the difference between two events with different requests.
@@ -206,9 +221,9 @@ func countMatches(a, b []uint64) int {
 
 // decodeUint64s decodes numbers that appendUint64s has encoded.
 func decodeUint64s(b []byte) []uint64 {
-	out := make([]uint64, len(b)/8)
+	out := make([]uint64, len(b)/uint64Bytes)
 	for i := range out {
-		out[i] = binary.LittleEndian.Uint64(b[8*i:])
+		out[i] = binary.LittleEndian.Uint64(b[uint64Bytes*i:])
 	}
 
 	return out

@@ -63,7 +63,8 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// formatOutcome returns the text of the outcome, which must be the same on all present ranks.
+// formatOutcome checks that all present ranks have the same divergence, and returns a report of the
+// first outcome.
 func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 	t.Helper()
 	var firstOutcome *Outcome
@@ -79,7 +80,7 @@ func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 		got := fmt.Sprint(outcome.Divergence)
 		want := fmt.Sprint(firstOutcome.Divergence)
 		if got != want {
-			t.Fatalf("rank %d has text\n%s\nwant that of the first rank:\n%s", rank, got, want)
+			t.Fatalf("rank %d has text\n%s\nwant the text of the first present rank:\n%s", rank, got, want)
 		}
 	}
 
@@ -125,8 +126,8 @@ func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	return names
 }
 
-// parseConfig returns the Config for a line of the input. If maxEvents is 0, its history keeps the
-// default number of events.
+// parseConfig returns the Config for a line of the input. The history keeps maxEvents events. If
+// maxEvents is 0, it keeps the default number.
 func parseConfig(t *testing.T, line string, maxEvents int) Config {
 	t.Helper()
 	c := Config{Tag: "scope end"}
@@ -139,8 +140,14 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 		}
 	}
 	words := strings.Fields(line)
-	for i := 0; i < len(words); i++ {
-		name, value, _ := strings.Cut(words[i], "=")
+	nextWord := func() string {
+		word := words[0]
+		words = words[1:]
+		return word
+	}
+	for len(words) > 0 {
+		word := nextWord()
+		name, value, _ := strings.Cut(word, "=")
 		var n int
 		_, _ = fmt.Sscan(value, &n) // fails for words without a number
 		switch name {
@@ -150,19 +157,19 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 		case "pool":
 			pool.ID = uint64(n)
 		case "pending":
+			const anyBytes = 1 << 20
 			for segment := range n {
-				pool.Pending = pool.Pending.Add(int32(segment), 1<<20)
+				pool.Pending = pool.Pending.Add(int32(segment), anyBytes)
 			}
 		case "call":
 			c.Call = allReduceCall(uint64(n))
 		case "cast":
 			c.Call = broadcastCall(n)
 		case "repeat":
-			appendEvents(parseEvent(t, words[i+1], words[i+2]), n)
-			i += 2 // skips both words of the event
-		default: // an event
-			appendEvents(parseEvent(t, words[i], words[i+1]), 1)
-			i++ // skips the second word of the event
+			kind, text := nextWord(), nextWord()
+			appendEvents(parseEvent(t, kind, text), n)
+		default: // the kind of an event
+			appendEvents(parseEvent(t, word, nextWord()), 1)
 		}
 	}
 
@@ -171,8 +178,8 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 }
 
 const (
-	anyTicket = 9 // printed in reports
-	none      = -1
+	anyTicket = 9  // printed in reports
+	none      = -1 // no root, no segment
 )
 
 // allReduceCall returns a call on memory in segment 0 of pool 0.
@@ -204,12 +211,12 @@ type ledgerWithSites struct {
 }
 
 func (s ledgerWithSites) EventAt(position uint64) (event.Event, bool) {
-	e, isKnown := s.Ledger.EventAt(position)
-	if isKnown {
+	e, isKept := s.Ledger.EventAt(position)
+	if isKept {
 		e.Site = s.sites.At(s.Load(position, &e))
 	}
 
-	return e, isKnown
+	return e, isKept
 }
 
 // parseEvent parses the text SIZE@SEGMENT+OFFSET/STREAM#SITE, in which the stream and the site are

@@ -8,19 +8,21 @@ import (
 	"symmem/internal/ledger"
 )
 
-// In phaseEvents, the last phase of an agreement, each rank sends its side of the first difference
-// between the ranks' histories of a pool: the event that differs. A rank that no longer keeps this
-// event sends a digest (hash) of its history up to and including the event. If the ranks know the
-// difference only as a range of positions, they send digests up to the end of the range.
+// In phaseEvents, the last phase of an agreement, the ranks know where their histories of a pool
+// differ first. Each rank sends its side of the difference: its event at this position, or a digest
+// (hash) of its history through this event if the rank no longer keeps the event. If the ranks know
+// only a range of positions, they send digests of their histories through the end of the range.
 
-// maxComparedEvents is the number of events whose requests classify compares. A request is an event
-// without the place that the pool has chosen.
-const maxComparedEvents = 9
+const (
+	// maxComparedEvents is the number of events whose requests are compared: the differing event and
+	// 8 later ones. A request is an event without the place that the pool has chosen.
+	maxComparedEvents = 9
 
-// maxDetailBytes is the maximum size of message.detail, which holds request digests or a call site.
-const maxDetailBytes = max(8*maxComparedEvents, event.MaxSiteBytes)
+	// maxDetailBytes limits message.detail, which holds request digests or a call site.
+	maxDetailBytes = max(uint64Bytes*maxComparedEvents, event.MaxSiteBytes)
+)
 
-// The kinds of a side. An encoded side is its kind and the data in the comment.
+// The kinds of a side. In an encoded side, the data in the comment follows the kind.
 const (
 	sideEvent   byte = iota + 1 // an event and its call site
 	sideEnd                     // the length of a history that ends before the difference
@@ -31,7 +33,7 @@ const (
 // startEventsPhase returns this rank's payload for phaseEvents as results of Machine.Step.
 func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
-	search := m.searches[0] // the range of positions of the first difference
+	search := m.searches[0] // with the first difference
 	source := m.history(search.id)
 	msg := message{phase: m.phase, round: m.round, ledger: search.id}
 	isPositionKnown := search.first == search.last
@@ -48,8 +50,8 @@ func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	return msg.encode(), nil, nil // no outcome yet
 }
 
-// encodeEventSide encodes the event at a position or, if the rank no longer keeps it, the digest of
-// all events up to and including it.
+// encodeEventSide encodes the event at a position or, if the rank no longer keeps the event, the
+// digest of all events through the position.
 func encodeEventSide(source snapshotSource, position uint64) []byte {
 	if e, isKept := source.EventAt(position); isKept {
 		return event.Append([]byte{sideEvent}, &e)
@@ -91,8 +93,12 @@ func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	search := m.searches[0]
 	isPositionKnown := search.first == search.last
-	isAtFirst := s.position == search.first // otherwise, after the last; see startEventsPhase
-	if s.ledger != search.id || isAtFirst != isPositionKnown {
+	wantPosition := search.last + 1 // of the digests
+	if isPositionKnown {
+		wantPosition = search.first
+	}
+
+	if s.ledger != search.id || s.position != wantPosition {
 		return nil, nil, protocolError("the ranks sent events at the wrong position, %d", s.position)
 	}
 
@@ -109,8 +115,7 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	}
 
 	d.OtherRanks = s.events.otherRanks
-	// Equal sides are possible if the rank that differs is absent.
-	areAllPresent := len(m.absent) == 0
+	areAllPresent := len(m.absent) == 0 // otherwise, the rank that differs may be absent
 	if s.events.areEqual() && areAllPresent {
 		return nil, nil, protocolError("ranks with different digests sent the same event, number %d",
 			search.first)
@@ -131,9 +136,9 @@ func decodeSide(c contribution) (Variant, error) {
 		return v, protocolError("the side of a rank is empty")
 	}
 
-	if len(c.detail)%8 != 0 {
-		return v, protocolError("the requests' digests have %d bytes, which is not a multiple of 8",
-			len(c.detail))
+	if len(c.detail)%uint64Bytes != 0 {
+		return v, protocolError("the requests' digests have %d bytes, which is not a multiple of %d",
+			len(c.detail), uint64Bytes)
 	}
 
 	kind, body := c.value[0], c.value[1:]
@@ -148,12 +153,12 @@ func decodeSide(c contribution) (Variant, error) {
 		v.Event = e
 		v.Site = e.Site
 		v.Text = e.String()
-	case kind == sideEnd && len(body) == 8:
+	case kind == sideEnd && len(body) == uint64Bytes:
 		end := binary.LittleEndian.Uint64(body)
 		v.Text = fmt.Sprintf("no event: history ends at %d", end)
-	case kind == sideDigest && len(body) == 2*8:
+	case kind == sideDigest && len(body) == 2*uint64Bytes:
 		position := binary.LittleEndian.Uint64(body)
-		digest := binary.LittleEndian.Uint64(body[8:])
+		digest := binary.LittleEndian.Uint64(body[uint64Bytes:])
 		v.Text = fmt.Sprintf("digest %016x at %d", digest, position)
 	case kind == sideNotKept && len(body) == 0:
 		v.Text = "events that are no longer kept"

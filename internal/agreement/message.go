@@ -7,19 +7,19 @@ import (
 
 // An agreement compares the ranks' ledgers. A ledger is the history of a pool: a list of events
 // with positions from 0. In each round, every rank sends a message to all ranks, and Merge combines
-// the messages in a Summary.
+// all messages in a Summary.
 
 // phase is the kind of a round.
 type phase uint64
 
 const (
-	phaseVote   phase = iota + 1 // ranks compare length and digest (hash) of all their ledgers
-	phaseProbe                   // ranks search for the first difference in ledgers that may differ
+	phaseVote   phase = iota + 1 // ranks compare the lengths and digests (hashes) of all ledgers
+	phaseProbe                   // ranks search for the first difference
 	phaseEvents                  // ranks compare the event at the first difference
 	phaseDone                    // the agreement has ended
 )
 
-// message is one rank's message in a round. Fields of other phases are empty.
+// message is one rank's message in a round. The fields for other phases are empty.
 type message struct {
 	phase phase
 	round uint64 // from 0
@@ -33,11 +33,11 @@ type message struct {
 
 	ledger, position uint64 // in phaseEvents: where the ledgers differ
 
-	value  []byte // in phaseVote: Config.Mode and Config.Tag; in phaseEvents: see decodeSide
-	detail []byte // in phaseVote: Config.Site; in phaseEvents: see requestDigestsFrom
+	value  []byte // in phaseVote: Config.Mode and Config.Tag; in phaseEvents: a side, see decodeSide
+	detail []byte // in phaseVote: Config.Site; in phaseEvents: result of requestDigestsFrom
 }
 
-// encode returns the payload: the encoded message.
+// encode returns the encoded message, called payload.
 func (m *message) encode() []byte {
 	b := appendUint64s(nil, wireVersion, uint64(m.phase), m.round, m.ledger, m.position, m.flags)
 	for _, part := range [][]byte{m.value, m.call, m.detail} {
@@ -52,7 +52,7 @@ func (m *message) encode() []byte {
 
 // decodeMessage decodes a payload. Errors wrap ErrProtocol.
 func decodeMessage(payload []byte) (*message, error) {
-	r := &reader{rest: payload} // returns zero values after the first error
+	r := &reader{rest: payload} // after an error, reads zero values
 	version := r.readUint64("version")
 	if r.err == nil && version != wireVersion {
 		return nil, protocolError("the peer uses version %d of the encoding", version)
@@ -87,8 +87,9 @@ func decodeMessage(payload []byte) (*message, error) {
 func readVotes(r *reader) []vote {
 	votes := readList[vote](r, MaxLedgers, "votes")
 	for i, v := range votes {
-		isSorted := i == 0 || v.ID > votes[i-1].ID
-		if !v.isValid() || !isSorted {
+		isFirst := i == 0
+		isUnsorted := !isFirst && v.ID <= votes[i-1].ID
+		if isUnsorted || !v.isValid() {
 			r.fail("vote")
 		}
 	}
@@ -96,24 +97,24 @@ func readVotes(r *reader) []vote {
 	return votes
 }
 
-// Summary combines the payloads of all ranks in a round. Its contributions map each distinct value
-// to the ranks that sent it.
+// Summary combines the payloads of all ranks in a round. A field of type contributions holds each
+// distinct value and the ranks that sent it.
 type Summary struct {
 	phase         phase
 	round         uint64
 	ranks, absent []int // group ranks with and without a payload
 
 	// These fields are used in phaseVote.
-	flags uint64         // set by any rank
+	flags uint64         // bitwise or of all ranks' flags
 	tags  contributions  // modes and tags
 	ids   contributions  // lists of ledger ids
-	calls contributions  // calls, with their call sites as details
+	calls contributions  // calls; the details are call sites
 	votes []combinedVote // by ledger; empty if the lists of ledger ids differ
 
 	results []positionResult // in phaseProbe: by position
 
 	// These fields are used in phaseEvents.
-	ledger, position uint64
+	ledger, position uint64 // where the ledgers differ
 	events           contributions
 }
 
@@ -176,7 +177,7 @@ func (s *Summary) add(rank int, m *message) error {
 	return nil
 }
 
-// addVotes adds the votes of a rank, but discards all votes if ranks vote on different ledgers.
+// addVotes adds the votes of a rank. It discards all votes if ranks vote on different ledgers.
 func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	s.flags |= m.flags
 	s.tags.add(rank, m.value, nil)

@@ -38,8 +38,10 @@ func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 // event 300, which has three variants, each on two ranks.
 func newSixMachines(t testing.TB) []*Machine {
 	t.Helper()
-	const rankCount, eventCount, differingEvent, variantCount = 6, 400, 300, 3
-	const keepAll, anySeed = 0, 3
+	const rankCount, variantCount = 6, 3
+	const eventCount, differingEvent = 400, 300
+	const keepAll = 0 // keeps the default number, which exceeds eventCount
+	const anySeed = 3
 	commonHistory := randomHistory(newRand(anySeed), eventCount)
 	var ledgers []*ledger.Ledger // by rank
 	for rank := range rankCount {
@@ -52,11 +54,11 @@ func newSixMachines(t testing.TB) []*Machine {
 	return newGroup(t, ModeExact, ledgers)
 }
 
-// A divergence describes at most maxContributions variants, and lists the ranks with other ones.
+// A divergence describes at most maxContributions variants, and lists the remaining ranks.
 func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
-	const rankCount = 40
+	const rankCount = 40 // more than maxContributions
 	const otherCount = rankCount - maxContributions
-	const keepAll = 0
+	const keepAll = 0 // keeps the default number of events
 	machines := make([]*Machine, rankCount)
 	for rank := range machines {
 		ownVariant := []event.Event{{Kind: event.KindAlloc, Size: int64(rank)}}
@@ -95,8 +97,9 @@ func TestMalformedPayloadsAreRefused(t *testing.T) {
 	tooManyVotes := append(slices.Clone(votes[1]), make([]byte, MaxLedgers*binary.Size(vote{}))...)
 	oversized := message{phase: phaseProbe, value: make([]byte, maxValue+1)}
 	unknownPhase := message{phase: phaseDone}
-	event3 := message{phase: phaseEvents, round: 9, ledger: 1, position: 3}
-	event4 := message{phase: phaseEvents, round: 9, ledger: 1, position: 4}
+	const anyRound, anyLedger = 9, 1
+	event3 := message{phase: phaseEvents, round: anyRound, ledger: anyLedger, position: 3}
+	event4 := message{phase: phaseEvents, round: anyRound, ledger: anyLedger, position: 4}
 	for name, payloads := range map[string][][]byte{ // by rank
 		"another version":            {votes[0], otherVersion},
 		"an empty payload":           {votes[0], {}},
@@ -122,7 +125,7 @@ func TestMalformedPayloadsAreRefused(t *testing.T) {
 func TestMismatchedSummariesAreRefused(t *testing.T) {
 	rounds := payloadsByRound(t, newSixMachines(t))
 	firstRound := rounds[0]
-	withFewerRanks := firstRound[:5]
+	withFewerRanks := firstRound[:len(firstRound)-1]
 	withoutOwn := slices.Clone(firstRound)
 	withoutOwn[0] = nil
 	for name, payloads := range map[string][][]byte{
@@ -156,7 +159,7 @@ func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 	return s
 }
 
-// FuzzMergeAndStep lets three of six ranks send random payloads after some regular rounds.
+// FuzzMergeAndStep lets ranks 0, 1 and 5 send random payloads after some regular rounds.
 func FuzzMergeAndStep(f *testing.F) {
 	rounds := payloadsByRound(f, newSixMachines(f))
 	for i, payloads := range rounds {
@@ -174,7 +177,7 @@ func FuzzMergeAndStep(f *testing.F) {
 			}
 		}
 
-		summary, err := Merge([][]byte{a, b, nil, nil, nil, a}) // nil from absent ranks
+		summary, err := Merge([][]byte{a, b, nil, nil, nil, a}) // ranks 2 to 4 are absent
 		if err != nil {
 			checkIsErrProtocol(t, "Merge", err)
 			return

@@ -1,11 +1,11 @@
 package agreement
 
-// Ranks search for the first event at which their histories of a pool, called ledgers, differ. They
-// compare digests (hashes) of the events before up to 15 positions per round, the probes. If the
-// digests are equal at 70 and differ at 80, for example, the next round searches the events 70 to
-// 79. Below a position called the floor, a rank keeps only the digests at multiples of a stride.
+// Ranks search for the first difference of their ledgers, the histories of a pool. In each round,
+// they probe up to 15 positions: they compare the digests (hashes) of all events before a position.
+// If the digests are equal at 70 and differ at 80, for example, the next round searches the events
+// 70 to 79. Below a position called the floor, ranks keep digests only at multiples of a stride.
 
-const maxProbes = 15 // per ledger and round; each round divides the range by 16
+const maxProbes = 15 // per ledger and round; they divide a range into 16 parts
 
 // answer is a rank's digest of the events before a position in a ledger. Its fields are exported
 // for package binary.
@@ -22,9 +22,9 @@ func (a answer) hasSamePosition(other answer) bool {
 
 // positionResult combines the answers of all ranks for a position.
 type positionResult struct {
-	answer             // the first with a known digest, if there is one
-	digestsDiffer bool // two known digests differ
-	anyUnknown    bool // a rank no longer keeps its digest
+	answer             // first answer that is Known, if any
+	digestsDiffer bool // two Known answers have different digests
+	anyUnknown    bool // some answer is not Known
 }
 
 func (r *positionResult) add(a answer) {
@@ -44,42 +44,55 @@ func (r *positionResult) add(a answer) {
 
 // positionsToProbe returns up to maxProbes of the known positions, at equal distances.
 func (search searchRange) positionsToProbe() []uint64 {
-	sparseCount, denseStart, denseCount := search.knownPositions()
-	sparseStart := (search.first/search.stride + 1) * search.stride
-	knownCount := sparseCount + denseCount
+	known := search.knownPositions()
+	knownCount := known.sparseCount + known.denseCount
 	probeCount := min(knownCount, maxProbes)
 	positions := make([]uint64, 0, probeCount)
-	for i := uint64(1); i <= probeCount; i++ {
-		// The probes divide the known positions, which have indexes from 0, into probeCount+1 parts.
-		index := scaleRoundingUp(knownCount+1, i, probeCount+1) - 1
-		isSparse := index < sparseCount
-		if isSparse {
-			positions = append(positions, sparseStart+index*search.stride)
-		} else {
-			positions = append(positions, denseStart+index-sparseCount)
-		}
+	for probe := uint64(1); probe <= probeCount; probe++ {
+		// The probes divide the known positions into probeCount+1 parts.
+		ordinal := scaleRoundingUp(knownCount+1, probe, probeCount+1) // from 1
+		positions = append(positions, known.at(ordinal-1))
 	}
 
 	return positions
 }
 
-// knownPositions describes the positions after search.first whose digests all ranks know: sparse
-// multiples of the stride below the floor, and then all positions from denseStart.
-func (search searchRange) knownPositions() (sparseCount, denseStart, denseCount uint64) {
+// probePositions are positions at multiples of a stride, followed by consecutive positions.
+type probePositions struct {
+	sparseStart, stride, sparseCount uint64
+	denseStart, denseCount           uint64
+}
+
+// at returns the position with an index, from 0.
+func (p probePositions) at(index uint64) uint64 {
+	if index < p.sparseCount {
+		return p.sparseStart + index*p.stride
+	}
+
+	return p.denseStart + index - p.sparseCount
+}
+
+// knownPositions returns the positions in the range, except for search.first, at which all ranks
+// keep digests.
+func (search searchRange) knownPositions() probePositions {
 	start, end := search.first+1, search.last+1
+	multiplesBelowStart := search.first / search.stride
+	known := probePositions{
+		sparseStart: (multiplesBelowStart + 1) * search.stride,
+		stride:      search.stride,
+		denseStart:  max(search.floor, start),
+	}
 	sparseEnd := min(search.floor, end)
-	if sparseEnd > start {
-		multiplesBelowStart := search.first / search.stride
+	if start < sparseEnd {
 		multiplesBelowEnd := (sparseEnd - 1) / search.stride
-		sparseCount = multiplesBelowEnd - multiplesBelowStart
+		known.sparseCount = multiplesBelowEnd - multiplesBelowStart
 	}
 
-	denseStart = max(search.floor, start)
-	if denseStart < end {
-		denseCount = end - denseStart
+	if known.denseStart < end {
+		known.denseCount = end - known.denseStart
 	}
 
-	return sparseCount, denseStart, denseCount
+	return known
 }
 
 // scaleRoundingUp returns n*i/parts, rounded up, without overflow if i and parts are small.
@@ -88,18 +101,18 @@ func scaleRoundingUp(n, i, parts uint64) uint64 {
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow reduces the range by the result for a position. Results must be passed in the order of
-// their positions. If a rank no longer keeps its digest, the search ends, because the rank may soon
-// drop more digests.
+// narrow reduces the range by the result for a position. Call it in the order of positions. If a
+// rank no longer keeps the digest at the position, the search ends, because the rank may soon drop
+// more digests.
 func (search *searchRange) narrow(r positionResult) error {
 	isInRange := r.Position <= search.last
 	switch {
 	case r.digestsDiffer && isInRange:
 		search.last = r.Position - 1
 		search.differs = true
-	case r.digestsDiffer: // because of an earlier event, which is already known to differ
+	case r.digestsDiffer: // an earlier result has already shown the difference
 	case r.anyUnknown:
-		// There is nothing to probe, because the range has no positions above this floor.
+		// End the search: with this floor and stride, the range has no known positions.
 		search.floor, search.stride = maxPosition, maxPosition
 	case !isInRange:
 		return protocolError("ledger %d is equal at a position after the first difference", search.id)

@@ -15,7 +15,7 @@ func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
 	sum := &event.Call{ReduceOp: "Sum"}
 	maxOp := &event.Call{ReduceOp: "Max"}
 	for name, c := range map[string]struct {
-		calls       []*event.Call // by rank; nil if the rank reports none
+		calls       []*event.Call // by rank; nil for a rank without a call
 		wantDeviant []int
 	}{
 		"all ranks report a call": {
@@ -61,7 +61,7 @@ func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
 func TestLargestCallsAreCompared(t *testing.T) {
 	machines := make([]*Machine, 2)
 	for rank := range machines {
-		const tooLong = 1 << 12 // event.AppendCall cuts each text to its maximum size
+		const tooLong = 1 << 12 // event.AppendCall cuts each text to the maximum size
 		text := strings.Repeat(strconv.Itoa(rank), tooLong)
 		call := &event.Call{
 			Operation: text, Path: text, DataType: text, ReduceOp: text, Counts: text, List: text,

@@ -10,7 +10,9 @@ import (
 var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
-	// Ranks refuse payloads with another wireVersion.
+	uint64Bytes = 8
+
+	// wireVersion is the version of the encoding. Ranks refuse payloads of other versions.
 	wireVersion = 3
 
 	// MaxLedgers is the maximum number of ledgers (histories of pools) in one agreement.
@@ -22,8 +24,8 @@ const (
 	// maxPosition limits positions in ledgers, so that sums of two positions do not overflow.
 	maxPosition = 1 << 62
 
-	// These limits, in bytes, are above all valid sizes, and limit how much memory a faulty rank can
-	// make this rank use.
+	// These limits, in bytes, exceed all valid sizes. Without them, a faulty rank could make this rank
+	// use much memory.
 	maxValue = 512     // of an encoded tag or event
 	maxCall  = 4 << 10 // of an encoded call, in which event.AppendCall has cut long texts
 )
@@ -33,10 +35,10 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload: numbers in 8 little-endian bytes, byte strings after their length, and
-// a list that extends to the end. After the first error, its methods return zero values.
+// reader decodes a payload: little-endian numbers, byte strings with a length prefix, and a list
+// that extends to the end. After the first error, its methods return zero values.
 type reader struct {
-	rest []byte // part that has not been read; empty after an error
+	rest []byte // unread part; empty after an error
 	err  error  // first error
 }
 
@@ -50,13 +52,13 @@ func (r *reader) fail(field string) {
 }
 
 func (r *reader) readUint64(field string) uint64 {
-	if len(r.rest) < 8 {
+	if len(r.rest) < uint64Bytes {
 		r.fail(field)
 		return 0
 	}
 
 	v := binary.LittleEndian.Uint64(r.rest)
-	r.rest = r.rest[8:]
+	r.rest = r.rest[uint64Bytes:]
 	return v
 }
 
@@ -68,7 +70,7 @@ func (r *reader) readBytes(limit int, field string) []byte {
 		return nil
 	}
 
-	v := r.rest[:size:size] // appending makes a copy
+	v := r.rest[:size:size] // without capacity, so that an append does not change rest
 	r.rest = r.rest[size:]
 	return v
 }
@@ -78,12 +80,13 @@ func (r *reader) readBytes(limit int, field string) []byte {
 func readList[T any](r *reader, limit int, field string) []T {
 	var zero T
 	size := binary.Size(zero)
-	if len(r.rest)%size != 0 || len(r.rest)/size > limit {
+	length, remainder := len(r.rest)/size, len(r.rest)%size
+	if remainder != 0 || length > limit {
 		r.fail(field)
 		return nil
 	}
 
-	list := make([]T, len(r.rest)/size)
+	list := make([]T, length)
 	if _, err := binary.Decode(r.rest, binary.LittleEndian, list); err != nil {
 		r.fail(field)
 		return nil
