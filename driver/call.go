@@ -40,7 +40,7 @@ type Call struct {
 	Norm                   *Norm  `json:"-"` // only for operations with HasNorm
 	Route                  *Route `json:"-"` // only for Dispatch and Combine
 	List                   string // texts of all calls that run as this one; see ListOf
-	Recorded               Recorded
+	Recorded               Recorded // position in a captured graph
 	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
 	Keep any `json:"-"`
 }

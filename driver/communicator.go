@@ -23,7 +23,8 @@ type GroupConfig struct {
 	// different numbers of collectives. It is the same on every rank.
 	Strict  bool
 	Formula Formula // order in which reductions combine elements
-	// Timeout limits waits for peers, if a wait has no other deadline. The default is Config.Timeout.
+	// Timeout limits each wait for a peer, unless the wait has another deadline. The default is
+	// Config.Timeout.
 	Timeout *Limit
 	// Machines holds host names by group rank, with "" for unknown names. It is nil if all ranks are
 	// on one machine.

@@ -22,13 +22,13 @@ type Config struct {
 	// Device is the number of a visible device plus 1, or 0 to choose the device by LocalRank.
 	Device int
 	Store  Store
-	// Timeout limits waits for peers, if a wait has no other deadline. It is positive.
+	// Timeout limits each wait for a peer, unless the wait has another deadline. It is positive.
 	Timeout time.Duration
 	Late    Late // when and how to warn of late ranks
 	// Scatter, if not 0, is the seed of random addresses at which arenas map segments in tests.
 	Scatter uint64
 	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. An
-	// error ends the wait and makes the waiting group fail. It must wrap ErrInterrupted.
+	// error must wrap ErrInterrupted. It ends the wait and makes the waiting group fail.
 	Interrupted func() error
 }
 

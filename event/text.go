@@ -120,8 +120,8 @@ func (e *Event) appendNote(dst []byte) []byte {
 
 // appendPoolEvent appends the text of a pool's event, without the name of a group.
 func (e *Event) appendPoolEvent(dst []byte) []byte {
-	hasOtherFields := e.hasPlace() || e.Stream != 0 // only in malformed notes
-	if e.Kind == KindNote && !hasOtherFields {
+	isWellFormedNote := e.Kind == KindNote && !e.hasPlace() && e.Stream == 0
+	if isWellFormedNote {
 		return e.appendNote(dst)
 	}
 

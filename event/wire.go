@@ -16,7 +16,7 @@ const (
 	// MaxSiteBytes limits a call site, such as "train.py:12".
 	MaxSiteBytes = 160
 
-	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // of the fields, in the order of Append
+	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // sizes of the fields, in the order of Append
 
 	// MaxBytes is the largest size of an encoded event.
 	MaxBytes = bytesWithoutSite + MaxSiteBytes

@@ -177,8 +177,8 @@ func withoutFirst(requests []uint64, count int) []uint64 {
 	return requests[min(count, len(requests)):]
 }
 
-// countSwappedMatches returns the number of matches after a swap of the first two requests of a. If
-// the first two requests are not swapped in b, it returns 0.
+// countSwappedMatches returns the number of matches after swapping the first two requests of a, or
+// 0 if b does not begin with the swapped requests.
 func countSwappedMatches(a, b []uint64) int {
 	if len(a) < 2 || len(b) < 2 {
 		return 0
