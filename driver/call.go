@@ -36,10 +36,10 @@ type Call struct {
 	//
 	//	SendWindow   ReduceScatterV, Combine, AllToAllV (also on PathPlain)
 	//	RecvWindow   AllGatherV, Dispatch
-	SendWindow, RecvWindow Window `json:"-"`
-	Norm                   *Norm  `json:"-"` // only for operations with HasNorm
-	Route                  *Route `json:"-"` // only for Dispatch and Combine
-	List                   string // texts of all calls that run as this one; see ListOf
+	SendWindow, RecvWindow Window   `json:"-"`
+	Norm                   *Norm    `json:"-"` // only for operations with HasNorm
+	Route                  *Route   `json:"-"` // only for Dispatch and Combine
+	List                   string   // texts of all calls that run as this one; see ListOf
 	Recorded               Recorded // position in a captured graph
 	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
 	Keep any `json:"-"`

@@ -103,7 +103,6 @@ func TestCallTimerIsSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-// BenchmarkMeter measures how much time a Meter adds to a call.
 func BenchmarkMeter(b *testing.B) {
 	const smallBytes = 64
 	var c CallTimer

@@ -45,7 +45,6 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 	}
 }
 
-// appendStep appends the text of a KindStep.
 func (e *Event) appendStep(dst []byte) []byte {
 	if e.Name != "" {
 		dst = append(dst, "step "...)
