@@ -9,26 +9,27 @@ import (
 )
 
 // A runner times batches of a call, such as an all-reduce of 1 MiB, on one path. PathAuto lets
-// symmem choose the path. With CollectiveOptions.Compare, the runners of all paths alternate after
-// each batch. Here, the machine became slower from batch to batch (ns per call):
+// symmem choose the path. With CollectiveOptions.Compare, the runners of all paths take turns, one
+// batch at a time. Here, the machine became slower from batch to batch (ns per call):
 //
 //	runner for    batch 0    batch 1    batch 2    median
 //	PathAuto           10         20         40        20
 //	PathPlain          12         24         48        24
 //	PathWindow          9         22         36        22
 //
-// The ratio of the medians of the fastest path and PathAuto, 22/20, would include this drift. The
-// result therefore has the median ratio of adjacent batches: 0.9, from 9/10, 22/20 and 36/40.
+// The ratio of the medians of PathWindow and PathAuto, 22/20, would include this drift. The result
+// therefore has the median of the ratios of adjacent batches, 9/10, 22/20 and 36/40, which is 0.9.
 
 // callTimes holds the measurements of a call in nanoseconds per call. With Compare, times at the
 // same index of two slices were measured on the same buffers in adjacent batches.
 type callTimes struct {
-	byLevel    [][]float64                     // by index in Checks; with Compare, only of PathAuto
-	byPath     map[symmem.PathChoice][]float64 // with Compare, on each path; otherwise empty
-	takenPath  string                          // path of the calls in byLevel
+	byLevel    [][]float64                     // by index in CollectiveOptions.Checks
+	byPath     map[symmem.PathChoice][]float64 // with Compare, of all paths except PathAuto
+	takenPath  string                          // path that the calls in byLevel took
 	wrongCount int64                           // number of wrong elements in all outputs
 }
 
+// combineTimes combines the times of all runners. With Compare, byLevel has only those of PathAuto.
 func (o *CollectiveOptions) combineTimes(runners []*runner) *callTimes {
 	times := &callTimes{
 		byLevel: make([][]float64, len(o.Checks)),
@@ -49,9 +50,9 @@ func (o *CollectiveOptions) combineTimes(runners []*runner) *callTimes {
 	return times
 }
 
-// newResult returns the result of a call at the last check level, compared with the fastest path
-// or, without Compare, with the first check level. refusal states why the call cannot take the
-// requested path, so that the runners have measured PathAuto instead, or is "".
+// newResult returns the result of a call at the last check level. The baseline is the fastest path
+// with Compare, and the first check level without it. If refusal is not empty, the runners measured
+// PathAuto, and refusal states why the call cannot take the requested path.
 func (o *CollectiveOptions) newResult(
 	row *Row, inPlace bool, refusal string, runners []*runner,
 ) *report.Result {
@@ -83,7 +84,7 @@ func (o *CollectiveOptions) newResult(
 	return result
 }
 
-// resultParams returns the parameters of a result by their names in the JSON report.
+// resultParams returns the parameters of a result, by name in the JSON report.
 func (o *CollectiveOptions) resultParams(
 	row *Row, inPlace bool, refusal, takenPath string,
 ) map[string]any {
@@ -119,16 +120,19 @@ func (o *CollectiveOptions) isPathChosenForSpeed(op *Operation) bool {
 	return !call.IsFloatMinOrMax()
 }
 
-// setBaseline compares a result of PathAuto with the fastest path, and adds all paths' medians.
+// fixedPaths lists all paths between which PathAuto chooses.
+var fixedPaths = []symmem.PathChoice{
+	symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
+}
+
+// setBaseline compares a result of PathAuto with the fastest path, and adds the median of each path
+// to the result.
 func setBaseline(
 	result *report.Result, autoTimes []float64, timesByPath map[symmem.PathChoice][]float64,
 ) {
 	fastest := symmem.PathPlain
 	fastestMedian := math.Inf(1)
-	paths := []symmem.PathChoice{
-		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
-	}
-	for _, path := range paths {
+	for _, path := range fixedPaths {
 		times, isMeasured := timesByPath[path]
 		if !isMeasured { // the call cannot take this path
 			continue
@@ -148,17 +152,16 @@ func setBaseline(
 	result.Ratio = &ratio // replaces the ratio of medians that CompareTo has set
 }
 
-const maxRatioToPlain = 1.02 // of the time of PathAuto, which may be slower because of noise
-
-// setLimit sets the longest permitted time of a result of PathAuto.
+// setLimit limits a result of PathAuto to the time of the plain path, except for noise.
 func setLimit(result *report.Result, autoTimes, plainTimes []float64) {
 	tookPlain := result.Params["took"] == symmem.PathPlain.String()
 	if tookPlain { // the calls are the same, so any difference is noise
 		return
 	}
 
-	plainTime := result.Median * medianRatio(plainTimes, autoTimes) // without drift
-	result.Limit = maxRatioToPlain * plainTime
+	const noiseFactor = 1.02
+	plainTime := result.Median * medianRatio(plainTimes, autoTimes) // excludes drift
+	result.Limit = noiseFactor * plainTime
 }
 
 // medianRatio returns the median of the ratios of elements at the same index.
@@ -166,7 +169,7 @@ func medianRatio(dividends, divisors []float64) float64 {
 	return report.Summarize(ratios(dividends, divisors)).Median
 }
 
-// ratios divides the elements of two slices up to the end of the shorter one.
+// ratios returns the ratio at each index that both slices have.
 func ratios(dividends, divisors []float64) []float64 {
 	all := make([]float64, min(len(dividends), len(divisors)))
 	for i := range all {

@@ -23,8 +23,8 @@ import (
 //	# Out of bounds values : 0 OK
 //	# Avg bus bandwidth    : 117.965
 //
-// The algorithm bandwidth (algbw) is 1 MiB divided by the time, in GB/s. The bus bandwidth (busbw)
-// counts the 1.5 MiB that each rank's link transfers.
+// The algorithm bandwidth (algbw) is 1 MiB divided by the time, in GB/s. For the bus bandwidth
+// (busbw), 1.5 MiB are divided by the time, because the link of each rank transfers 1.5 MiB.
 type NCCLTests struct {
 	Writer io.Writer
 
@@ -33,11 +33,11 @@ type NCCLTests struct {
 	busSum         float64    // sum of the bus bandwidths in GB/s
 	busCount       int        // number of bus bandwidths in busSum
 	wrongElements  float64    // number of wrong elements in all outputs
-	refusalReasons []string   // why calls did not take the requested path, each reason once
+	refusalReasons []string   // unique reasons why calls did not take the requested path
 }
 
-// WriteRow writes a row. Before the first row of an operation, it completes the previous table and
-// writes a header.
+// WriteRow writes a row. Before the first row of an operation, it writes the footer of the previous
+// table and the header of a new one.
 func (n *NCCLTests) WriteRow(o *CollectiveOptions, r *Row) error {
 	var out bytes.Buffer
 	isNewTable := n.operation != r.Operation
@@ -82,13 +82,13 @@ func writeHeader(out io.Writer, o *Operation) {
 		callUnits     = "#        (B)    (elements)                          "
 		resultColumns = "     time   algbw   busbw  #wrong"
 		resultUnits   = "     (us)  (GB/s)  (GB/s)"
-		gap           = "         " // #wrong has no unit
+		wrongGap      = "         " // #wrong has no unit
 	)
 	fmt.Fprintln(out, callColumns+resultColumns+resultColumns)
-	fmt.Fprintln(out, callUnits+resultUnits+gap+resultUnits)
+	fmt.Fprintln(out, callUnits+resultUnits+wrongGap+resultUnits)
 }
 
-// ncclNames holds the types whose names differ between nccl-tests and symmem.
+// ncclNames holds the names of types that differ between nccl-tests and symmem.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",
@@ -120,35 +120,36 @@ func (n *NCCLTests) addToTotals(r *Row, result *report.Result) {
 	}
 }
 
-// bandwidths returns the bandwidths of a call that takes ns nanoseconds.
-func (r *Row) bandwidths(ns float64) (algorithmGBps, busGBps float64) {
-	const minNS = 1e-3                                // avoids a division by 0
-	algorithmGBps = float64(r.Bytes) / max(ns, minNS) // bytes/ns = GB/s
+// bandwidths returns the bandwidths of a call that takes callNS nanoseconds.
+func (r *Row) bandwidths(callNS float64) (algorithmGBps, busGBps float64) {
+	const minNS = 1e-3 // avoids a division by 0
+	algorithmGBps = float64(r.Bytes) / max(callNS, minNS)
 	return algorithmGBps, algorithmGBps * r.Operation.busFactor(float64(r.Ranks))
 }
 
-// formatResult returns the four columns of a result, which is nil if it was not measured.
+// formatResult returns the four columns of a result, or "N/A" in each if result is nil.
 func (r *Row) formatResult(result *report.Result) string {
 	if result == nil {
 		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")
 	}
 
 	algorithmGBps, busGBps := r.bandwidths(result.Median)
-	microseconds := result.Median / 1e3
+	const nsPerMicrosecond = 1e3
+	microseconds := result.Median / nsPerMicrosecond
 	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", formatWidth(microseconds, 7),
 		formatWidth(algorithmGBps, 6), formatWidth(busGBps, 6), result.Figures["wrong"])
 }
 
-// formatWidth formats a number with up to two decimals, as many as fit into width.
+// formatWidth formats v with two decimals, or with fewer if the text would be longer than width.
 func formatWidth(v float64, width int) string {
 	integerDigits := 0
 	if v >= 1 {
 		integerDigits = int(math.Log10(v)) + 1
 	}
 
-	const pointWidth = 1
+	const pointWidth, maxDecimals = 1, 2
 	freeWidth := max(width-integerDigits-pointWidth, 0)
-	decimals := min(freeWidth, 2)
+	decimals := min(freeWidth, maxDecimals)
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
@@ -172,8 +173,8 @@ func (r *Row) takenPathsComment() string {
 	return "  # took " + outOfPlace + ", in place " + inPlace
 }
 
-// unrequestedPath returns the path that the calls took, or "" if it is the requested path or if
-// result is nil.
+// unrequestedPath returns the path of calls that could not take the requested path. For other
+// calls, and if result is nil, it returns "".
 func unrequestedPath(result *report.Result) string {
 	if result == nil || result.Params["refused"] == nil {
 		return ""

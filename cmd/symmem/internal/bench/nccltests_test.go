@@ -13,6 +13,7 @@ import (
 // For all_gather of 1024 bytes on 4 ranks, each rank sends 64 float32 elements. The size is 1024,
 // because each rank receives the elements of all ranks.
 func TestCountAndSizeMatchNCCLTests(t *testing.T) {
+	const elementBytes = 4 // of a float32
 	for _, c := range []struct {
 		name      string
 		operation string
@@ -24,17 +25,17 @@ func TestCountAndSizeMatchNCCLTests(t *testing.T) {
 		{
 			name:      "an all-reduce counts the vector of one rank",
 			operation: "all_reduce", bytes: 1024, ranks: 4,
-			wantCount: 1024 / 4, wantSize: 1024,
+			wantCount: 1024 / elementBytes, wantSize: 1024,
 		},
 		{
 			name:      "an all-gather counts its output",
 			operation: "all_gather", bytes: 1024, ranks: 4,
-			wantCount: 1024 / 4 / 4, wantSize: 1024,
+			wantCount: 1024 / 4 / elementBytes, wantSize: 1024,
 		},
 		{
 			name:      "a reduce-scatter counts its input",
 			operation: "reduce_scatter", bytes: 1024, ranks: 4,
-			wantCount: 1024 / 4 / 4, wantSize: 1024,
+			wantCount: 1024 / 4 / elementBytes, wantSize: 1024,
 		},
 		{
 			name:      "a size that is not a multiple of the ranks is rounded up",
@@ -47,7 +48,7 @@ func TestCountAndSizeMatchNCCLTests(t *testing.T) {
 			wantCount: 2, wantSize: 8,
 		},
 		{
-			name:      "a barrier has no bandwidth",
+			name:      "a barrier has no buffer",
 			operation: "barrier", bytes: 1024, ranks: 2,
 			wantCount: 0, wantSize: 0,
 		},
@@ -56,8 +57,8 @@ func TestCountAndSizeMatchNCCLTests(t *testing.T) {
 			op := operationNamed(t, c.operation)
 			count, size := op.countAndSize(c.bytes, c.ranks, symmem.Float32)
 			if count != c.wantCount || size != c.wantSize {
-				t.Errorf("countAndSize(%d, %d, float32) = %d, %d; want %d, %d", c.bytes, c.ranks, count,
-					size, c.wantCount, c.wantSize)
+				t.Errorf("countAndSize(%d, %d, float32) = %d, %d; want %d, %d", c.bytes, c.ranks,
+					count, size, c.wantCount, c.wantSize)
 			}
 		})
 	}
@@ -117,7 +118,7 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 		},
 		{
 			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
-			Results: [2]*report.Result{newResult(1*microsecond, 0), newRefusedResult("odd place")},
+			Results: [2]*report.Result{newResult(1*microsecond, 0), newRefusedResult("alignment")},
 		},
 	}
 	for _, r := range rows {
@@ -130,8 +131,9 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The columns are size, count, type, redop, root and, out of place and then in place, time,
-	// algorithm bandwidth (size/time), bus bandwidth and wrong elements.
+	// The first line of each row has the size, count, type, redop and root. The second line has the
+	// time, algorithm bandwidth (size/time), bus bandwidth and wrong elements of the result out of
+	// place, and then those of the result in place.
 	want := []string{
 		"     1048576        262144     float     sum      -1" +
 			"    20.00   52.43   78.64       0    10.00  104.86  157.29       0",
@@ -150,14 +152,14 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 			"     1.00    0.01    0.01       0     1.00    0.01    0.01       0  # took plain in place",
 		"# Out of bounds values : 0 OK",
 		"# Avg bus bandwidth    : 0.008",
-		"# did not take the requested path: odd place",
+		"# did not take the requested path: alignment",
 	}
 	if diff := cmp.Diff(want, rowsAndTotals(out.String())); diff != "" {
 		t.Errorf("rows and totals differ (-want +got):\n%s", diff)
 	}
 }
 
-// rowsAndTotals returns the lines of tables without their headers.
+// rowsAndTotals returns the lines of the tables except the headers.
 func rowsAndTotals(tables string) []string {
 	var selected []string
 	for line := range strings.Lines(tables) {

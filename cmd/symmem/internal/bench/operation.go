@@ -9,12 +9,12 @@ import (
 	"symmem/driver"
 )
 
-// Operation is an operation that bench can measure.
+// Operation is an operation that this package can measure.
 type Operation struct {
 	Name string // such as all_reduce
 	kind symmem.Operation
-	// busFactor returns the share of the larger buffer that each rank's link transfers, as in
-	// nccl-tests. In an all-gather on 4 ranks, it is 3/4, the parts of the other ranks.
+	// busFactor returns the bytes that each rank's link transfers, relative to the size of the larger
+	// buffer, as in nccl-tests. In an all-gather on 4 ranks, it is 3/4: the parts of the other ranks.
 	busFactor func(ranks float64) float64
 }
 
@@ -45,8 +45,8 @@ func OperationNames() []string {
 	return names
 }
 
-// ParseOperations returns the operations with the given names, in this order. It returns all
-// operations at the first "all", and does not check the names after it.
+// ParseOperations returns the operations with the given names, in this order. The name "all"
+// selects all operations, and the names after it are not checked.
 func ParseOperations(names []string) ([]Operation, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no operations given: use all, or some of %s",
@@ -82,11 +82,11 @@ func (o *Operation) hasBufferOfAllParts() bool {
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the count argument of a call whose larger buffer has the given number of
-// bytes, rounded up to whole elements in each part, and the size of this buffer.
+// countAndSize returns the count argument of a call and the size of its larger buffer. The size is
+// bytes, rounded up so that each part of the buffer has whole elements.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
-		return 0, 0 // it has no buffers
+		return 0, 0 // a barrier has no buffers
 	}
 
 	bytesPerCount := int64(t.Size())
@@ -99,5 +99,5 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 	return count, count * bytesPerCount
 }
 
-// hasRules reports whether tuning tables can choose the path of the operation.
+// hasRules reports whether tuning tables can have rules for the operation.
 func (o *Operation) hasRules() bool { return o.kind.HasTuningRules() }

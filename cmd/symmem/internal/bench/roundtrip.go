@@ -13,20 +13,20 @@ import (
 	"symmem/internal/sys"
 )
 
-// Probe measures the round-trip time of a cache line between two processors. Reports are comparable
-// only if these times are similar.
+// Probe measures the round-trip time of a cache line between two processors. Benchmark reports are
+// comparable only if these times are similar.
 //
-// In trip n, a thread on the first processor, the caller, stores n in the word ping. A thread on
-// the second processor, the answerer, polls ping until it is n, and then stores n in the word pong,
-// which the caller polls.
+// In trip n, the caller, a thread on the first processor, stores n in the word ping. The answerer,
+// a thread on the second processor, polls ping until it is n, and then stores n in the word pong.
+// The trip ends when the caller, which polls pong, reads n.
 type Probe struct {
-	caller, answerer int // processors
+	caller, answerer int // processor numbers
 }
 
 const (
 	tripBatches   = 31
 	tripsPerBatch = 4000
-	tripsPerCheck = 50                     // reading the clock more often would distort the times
+	tripsPerCheck = 50                     // between reads of the clock, which take time too
 	probeLimit    = 500 * time.Millisecond // an idle machine needs about 20 ms for all batches
 	wordDistance  = 256                    // bytes between ping and pong; prevents false sharing
 	maxPolls      = 4000                   // polls of a word before a thread yields its processor
@@ -54,7 +54,7 @@ func (p *Probe) RoundTrip() (float64, error) {
 	runtime.GOMAXPROCS(max(2, oldProcs))
 	defer runtime.GOMAXPROCS(oldProcs)
 	const wordBytes = 8
-	words := make([]uint64, 3*wordDistance/wordBytes) // nothing else within wordDistance of pong
+	words := make([]uint64, 3*wordDistance/wordBytes) // ping, pong and padding
 	base := unsafe.Pointer(unsafe.SliceData(words))
 	ping := (*uint64)(base)
 	pong := (*uint64)(unsafe.Add(base, wordDistance))
@@ -127,7 +127,7 @@ func timeTrips(ping, pong *uint64) []float64 {
 		}
 
 		batchNS := float64(now.Sub(begin).Nanoseconds())
-		batches = append(batches, batchNS/float64(trips)) // at least tripsPerCheck trips
+		batches = append(batches, batchNS/float64(trips)) // trips > 0, because begin < deadline
 	}
 
 	return batches
@@ -135,7 +135,8 @@ func timeTrips(ping, pong *uint64) []float64 {
 
 // makeTrips makes the tripsPerCheck trips that follow lastTrip.
 func makeTrips(ping, pong *uint64, lastTrip uint64) {
-	for number := lastTrip + 1; number <= lastTrip+tripsPerCheck; number++ {
+	for i := range uint64(tripsPerCheck) {
+		number := lastTrip + 1 + i
 		spin.StoreRelease64(ping, number)
 		for !pollWord(pong, number) {
 			yield()

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"symmem"
 	"symmem/bench/report"
 )
 
@@ -17,7 +16,8 @@ import (
 //	#   operation     size                unchecked  checked  ratio
 //	#  all_reduce  1048576  out-of-place    20.0 us  20.4 us  0.98x
 //
-// The ratio is the baseline's time divided by the result's. # begins a comment in nccl-tests.
+// The ratio is the time of the baseline divided by the time of the result. The output of nccl-tests
+// has such comments, which begin with #.
 
 // writeTable writes rows as aligned columns. Each line begins with prefix.
 func writeTable(w io.Writer, prefix string, rows [][]string) error {
@@ -41,8 +41,8 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// WritePathTable writes a table that compares symmem's choice, PathAuto, with each path. A path
-// that the call cannot take is "none".
+// WritePathTable writes a table that compares PathAuto, for which symmem chooses a path, with each
+// path. If a call cannot take a path, its cell is "none".
 func WritePathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{
@@ -74,10 +74,7 @@ func wasCompared(r *report.Result) bool { return r.Baseline != nil }
 
 func pathRow(r *report.Result) []string {
 	row := append(callCells(r), report.Duration(r.Median))
-	paths := []symmem.PathChoice{
-		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
-	}
-	for _, path := range paths {
+	for _, path := range fixedPaths {
 		cell := "none"
 		if ns, ok := r.Figures[path.String()+"_ns"]; ok {
 			cell = report.Duration(ns)
@@ -107,7 +104,7 @@ func WriteCheckTable(w io.Writer, r *report.Report) error {
 	return writeTable(w, "#", rows)
 }
 
-// callCells returns the operation, the size and the variant, "in-place" or "out-of-place".
+// callCells returns the first cells of a row: "all_reduce", "1048576", "out-of-place".
 func callCells(r *report.Result) []string {
 	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Variant()}
 }

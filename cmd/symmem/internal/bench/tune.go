@@ -14,8 +14,8 @@ import (
 
 // A tuning table has rules such as "for all-reduces on 8 ranks, use the window path up to 64 KiB,
 // and the plain path above". Run measures calls of several sizes on each path, and replaces the
-// rules of the measured operations in a base table. New rules also use the base table's times of
-// smaller and larger sizes.
+// rules of the measured operations in a base table. If the base table also has times of smaller or
+// larger sizes, the new rules keep these times.
 
 // TuneOptions describes the measurements for a tuning table. Except for Date, Base and Progress,
 // the options must be the same on all ranks.
@@ -25,8 +25,8 @@ type TuneOptions struct {
 	CollectiveOptions
 	Date string // date of the measurement; only rank 0's Date is used
 	// Base returns the base table for a device and a number of ranks. If Base is nil or returns nil,
-	// the built-in table is used. Only rank 0 calls Base. Times of the base table are used only if
-	// they are for the same device, library and data type.
+	// Run uses the built-in table. Only rank 0 calls Base. Run keeps times of the base table only if
+	// they were measured with the same device, library and data type.
 	Base     func(device string, ranks int) *tuning.Table
 	Progress func(text string) // if set, called before each measurement
 }
@@ -35,7 +35,7 @@ type TuneOptions struct {
 type TuneResult struct {
 	Table   *tuning.Table // the base table with the new rules
 	Rules   []tuning.Rule // the new rules in the order of measurement
-	Skipped []string      // why an operation has no new rule, as sentences
+	Skipped []string      // reasons why operations have no new rule, for users
 	Device  string        // name of the GPU or processor
 	Ranks   int
 }
@@ -64,7 +64,7 @@ func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	}
 
 	runErr := t.run(ctx)
-	t.result.Table = t.newTable() // keep the measurements before an error, because they take long
+	t.result.Table = t.newTable() // also after an error, because measurements take long
 	if runErr != nil {
 		return &t.result, runErr
 	}
@@ -78,7 +78,7 @@ func (o *TuneOptions) reportProgress(format string, args ...any) {
 	}
 }
 
-// shareBaseTable sends the base table from rank 0 to all ranks, and returns it.
+// shareBaseTable sends the base table of rank 0 to all ranks, and returns it on each rank.
 func (o *TuneOptions) shareBaseTable(ctx context.Context, w *world) (*tuning.Table, error) {
 	const source = 0
 	var table *tuning.Table
@@ -116,8 +116,8 @@ func skipReason(op *Operation, dataType symmem.DataType) string {
 		dataType)
 }
 
-// mergePoints returns, unsorted, the new points and the old points outside their range of sizes. A
-// point holds the times of one size. newPoints must be sorted by size.
+// mergePoints returns newPoints, and those oldPoints that are smaller or larger than all newPoints.
+// A point holds the times of one size. newPoints must be sorted by size, but the result is not.
 func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
@@ -140,8 +140,8 @@ func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noisePercent returns the random error of the median of ratios, in percent. In logarithms, a delay
-// has the same effect on either path, whether it doubles or halves the ratio.
+// noisePercent returns the random error of the median of ratios, in percent. It uses logarithms, so
+// that a doubled and a halved ratio deviate equally.
 func noisePercent(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
@@ -171,5 +171,5 @@ func medianError(sorted []float64) float64 {
 	return 2 * standardError
 }
 
-// roundTo rounds v to a multiple of 1/parts.
-func roundTo(v, parts float64) float64 { return math.Round(v*parts) / parts }
+// roundTo rounds v to a multiple of 1/partsPerUnit.
+func roundTo(v, partsPerUnit float64) float64 { return math.Round(v*partsPerUnit) / partsPerUnit }

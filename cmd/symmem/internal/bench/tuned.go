@@ -17,8 +17,8 @@ import (
 //	operation  size                 buffers    plain   window  direct  noise  chosen     wins
 //	AllReduce  1KiB  out of place  symmetric  13.0 us  7.40 us       -  1.5 %  window  +75.7 %
 //
-// The window path wins by 75.7 %, because the plain path takes 13.0/7.4 = 1.757 times as long. The
-// column direct also shows the two-level path.
+// The window path wins by 75.7 %, because the plain path takes 13.0/7.4 = 1.757 times as long. If
+// the two-level path was measured, the column direct shows the two-level path.
 
 // WriteText writes a table of the measured sizes, and then each rule and each skipped operation.
 func (t *TuneResult) WriteText(w io.Writer) error {
@@ -65,22 +65,22 @@ func measuredRows(rule *tuning.Rule) [][]string {
 	return rows
 }
 
-// directOrTwoLevelUS returns the time of the direct or the two-level path, of which at most one was
-// measured. The other time is 0.
+// directOrTwoLevelUS returns the time of the direct or the two-level path. At most one of the two
+// was measured, so at least one of the times is 0.
 func directOrTwoLevelUS(p tuning.Point) float64 { return p.DirectUS + p.TwoLevelUS }
 
-// formatMicroseconds formats a time, or "-" if it is 0, which means that it was not measured.
 func formatMicroseconds(us float64) string {
-	if us == 0 {
+	if us == 0 { // not measured
 		return "-"
 	}
 
-	return report.Duration(us * 1e3)
+	const nsPerMicrosecond = 1e3
+	return report.Duration(us * nsPerMicrosecond)
 }
 
 // speedup returns the time of the rejected path divided by the time of the chosen path. A rule
-// chooses between plain and window, or between direct or two-level and NotDirect, the faster of
-// plain and window.
+// chooses between the paths of one pair: plain and window, direct and NotDirect, or two-level and
+// NotDirect. NotDirect is the faster of plain and window.
 func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	switch chosen {
 	case tuning.Window:
@@ -97,7 +97,7 @@ func speedup(chosen tuning.Path, p tuning.Point) float64 {
 }
 
 // Document returns the fields of the JSON output. file is the name of the file for the new table,
-// and written reports whether it has been written.
+// and written reports whether this file has been written.
 func (t *TuneResult) Document(file string, written bool) (map[string]any, error) {
 	table, err := t.Table.Encode()
 	if err != nil {
