@@ -12,8 +12,8 @@ import (
 // rank 0. If the events have no common numbers, diff searches the longer trace for the first
 // requests of the shorter one.
 
-// countSkipped returns how many requests to skip at the beginning of each member's trace. members
-// holds indexes in ranks. The notes state what is uncertain.
+// countSkipped returns how many requests to skip at the beginning of the trace of each member.
+// members holds indexes in ranks. The notes state which of these counts are uncertain.
 func (m *matchedSequences) countSkipped(
 	ranks []*history.Rank, members []int,
 ) (skipped []int, notes []string) {
@@ -24,7 +24,7 @@ func (m *matchedSequences) countSkipped(
 	return m.alignByContent(ranks, members)
 }
 
-// haveSameNumbers reports whether a request has the same number on all ranks.
+// haveSameNumbers reports whether each request has the same number on all ranks.
 func (m *matchedSequences) haveSameNumbers() bool {
 	switch m.class {
 	case history.SymmemPool:
@@ -40,8 +40,8 @@ func (m *matchedSequences) haveSameNumbers() bool {
 
 // numberOf returns the number of an event in its pool or group.
 func (m *matchedSequences) numberOf(e *history.Event) int64 {
-	// Calls in PyTorch's Flight Recorder dumps have their number in Size. In symmem's traces, a
-	// group's calls have Size 0.
+	// In a dump of PyTorch's Flight Recorder, the Size of a call is its number. In a trace of symmem,
+	// the Size of a group's calls is 0.
 	hasNumberInSize := m.class == history.Calls && e.Size > 0
 	if hasNumberInSize {
 		return e.Size
@@ -50,11 +50,12 @@ func (m *matchedSequences) numberOf(e *history.Event) int64 {
 	return e.Number
 }
 
+// alignByNumber skips the requests before the first number that all partial traces contain.
 func (m *matchedSequences) alignByNumber(members []int) []int {
 	begin := m.firstCommonNumber(members)
 	skipped := make([]int, len(members))
-	for i, r := range members {
-		s := m.sequences[r]
+	for i, rankIndex := range members {
+		s := m.sequences[rankIndex]
 		if s == nil {
 			continue
 		}
@@ -70,12 +71,12 @@ func (m *matchedSequences) alignByNumber(members []int) []int {
 	return skipped
 }
 
-// firstCommonNumber returns the first number that all partial traces contain, or 0 if none is
-// partial.
+// firstCommonNumber returns the first number that all partial traces contain, or 0 if all traces
+// are complete.
 func (m *matchedSequences) firstCommonNumber(members []int) int64 {
 	begin := int64(0)
-	for _, r := range members {
-		s := m.sequences[r]
+	for _, rankIndex := range members {
+		s := m.sequences[rankIndex]
 		hasEvents := s != nil && len(s.Events) > 0
 		if hasEvents && s.IsPartial {
 			begin = max(begin, m.numberOf(&s.Events[0]))
@@ -85,8 +86,8 @@ func (m *matchedSequences) firstCommonNumber(members []int) int64 {
 	return begin
 }
 
-// alignByContent searches for the first requests of the shortest trace in the others. It skips
-// nothing if no trace is partial, or if a member has no trace.
+// alignByContent searches for the first requests of the shortest trace in the other traces. It
+// skips nothing if all traces are complete, or if a member has no trace.
 func (m *matchedSequences) alignByContent(
 	ranks []*history.Rank, members []int,
 ) (skipped []int, notes []string) {
@@ -94,27 +95,21 @@ func (m *matchedSequences) alignByContent(
 	keys := make([][]requestKey, len(members)) // the requests of each member
 	texts := textNumbers{}
 	isAnyPartial := false
-	for i, r := range members {
-		s := m.sequences[r]
+	for i, rankIndex := range members {
+		s := m.sequences[rankIndex]
 		if s == nil {
 			return skipped, nil
 		}
 
 		isAnyPartial = isAnyPartial || s.IsPartial
-		keys[i] = searchKeys(ranks[r], s, texts)
+		keys[i] = searchKeys(ranks[rankIndex], s, texts)
 	}
 
 	if !isAnyPartial {
 		return skipped, nil
 	}
 
-	shortest := 0
-	for i := range keys {
-		if len(keys[i]) < len(keys[shortest]) {
-			shortest = i
-		}
-	}
-
+	shortest := indexOfShortest(keys)
 	for i := range keys {
 		index, isUnique := findBeginning(keys[i], keys[shortest])
 		skipped[i] = index
@@ -128,8 +123,19 @@ func (m *matchedSequences) alignByContent(
 	return skipped, notes
 }
 
+func indexOfShortest(keys [][]requestKey) int {
+	shortest := 0
+	for i := range keys {
+		if len(keys[i]) < len(keys[shortest]) {
+			shortest = i
+		}
+	}
+
+	return shortest
+}
+
 // searchKeys returns a key for each request of a rank. The keys omit the numbers of blocks and
-// streams, which depend on where the trace begins.
+// streams, because these numbers depend on where the trace begins.
 func searchKeys(rank *history.Rank, s *history.Sequence, texts textNumbers) []requestKey {
 	var keys []requestKey
 	for i := range s.Events {
@@ -140,7 +146,7 @@ func searchKeys(rank *history.Rank, s *history.Sequence, texts textNumbers) []re
 
 		k := requestKey{size: e.Size, action: e.Action}
 		if e.Action == history.Call {
-			textIndex := e.Block // of a call
+			textIndex := e.Block // in rank.Texts, for a call
 			k.block = texts.findOrAdd(rank.Texts[textIndex])
 		}
 
@@ -150,16 +156,16 @@ func searchKeys(rank *history.Rank, s *history.Sequence, texts textNumbers) []re
 	return keys
 }
 
-// searchedRequests is the length of the sequence for which findBeginning searches. Shorter
-// sequences often occur several times.
+// searchedRequests is the number of requests for which findBeginning searches. Shorter sequences
+// often occur several times.
 const searchedRequests = 32
 
-// findBeginning returns the index in long at which the first requests of short occur, or 0 if they
-// do not. If they occur several times, isUnique is false, and the index is the occurrence with
-// which both traces end closest to the same request.
+// findBeginning returns the index in long at which the first requests of short occur. If they do
+// not occur, index is 0. If they occur several times, isUnique is false, and findBeginning returns
+// the occurrence closest to the index at which both traces would end with the same request.
 func findBeginning(long, short []requestKey) (index int, isUnique bool) {
 	beginning := short[:min(searchedRequests, len(short))]
-	expected := len(long) - len(short) // the index if both traces end at the same request
+	expected := len(long) - len(short) // the index if both traces end with the same request
 	distance := func(i int) int { return max(i-expected, expected-i) }
 	occurrences := 0
 	for i := range len(long) - len(beginning) + 1 {

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	frequent = 50   // repeats within the traces
-	never    = 1000 // exceeds the length of the traces
+	shortPeriod = 50   // requests repeat within a trace
+	longPeriod  = 1000 // longer than the traces, so no request repeats
 )
 
 // partialTrace describes a trace of requests whose sizes or texts repeat.
@@ -19,8 +19,8 @@ type partialTrace struct {
 	class      history.Class
 	rank       int
 	first, end int // indexes of requests; older ones are lost
-	period     int // after which requests repeat
-	step       int // between the numbers of requests; above 1 if there are messages in between
+	period     int // number of requests after which the requests repeat
+	step       int // from one request's number to the next; above 1 if messages also have numbers
 }
 
 func (p partialTrace) history() *history.Rank {
@@ -47,7 +47,7 @@ func (p partialTrace) history() *history.Rank {
 }
 
 func TestLostBeginning(t *testing.T) {
-	const first0, first1, end = 110, 240, 600
+	const first0, first1, end = 110, 240, 600 // arbitrary; the trace of rank 0 begins earlier
 	const wantEqual = end - first1
 	for _, c := range []struct {
 		class       history.Class
@@ -55,12 +55,12 @@ func TestLostBeginning(t *testing.T) {
 		hasMessages bool
 		wantNote    bool
 	}{
-		{class: history.MemPool, period: never},
-		{class: history.MemPool, period: frequent, wantNote: true},
-		{class: history.SymmemPool, period: frequent},
-		{class: history.Calls, period: frequent},
-		{class: history.Calls, period: never, hasMessages: true},
-		{class: history.Calls, period: frequent, hasMessages: true, wantNote: true},
+		{class: history.MemPool, period: longPeriod},
+		{class: history.MemPool, period: shortPeriod, wantNote: true},
+		{class: history.SymmemPool, period: shortPeriod},
+		{class: history.Calls, period: shortPeriod},
+		{class: history.Calls, period: longPeriod, hasMessages: true},
+		{class: history.Calls, period: shortPeriod, hasMessages: true, wantNote: true},
 	} {
 		step1 := 1
 		if c.hasMessages {
@@ -93,7 +93,8 @@ func TestLostBeginning(t *testing.T) {
 	}
 }
 
-// The size of a reservation is not its number, unlike that of a call in a Flight Recorder dump.
+// The Size of a reservation is a number of bytes. In a dump of PyTorch's Flight Recorder, the Size
+// of a call is the number of the call.
 func TestLostBeginningBeforeReservation(t *testing.T) {
 	const first0, reservation, first1, end = 10, 11, 12, 20
 	const wantEqual = end - first1
@@ -121,12 +122,12 @@ func TestLostBeginningBeforeReservation(t *testing.T) {
 	}
 }
 
-// Rank 0 has a complete trace, whose first segment was used only before the trace of rank 1 begins.
+// Only rank 0's trace is complete. Its first segment is not used in the trace of rank 1.
 func TestLostSegment(t *testing.T) {
 	first := history.Event{Number: 0, Action: history.Alloc, Size: 512, Segment: 0, Stack: noStack}
 	common := history.Event{Number: 1, Action: history.Alloc, Size: 1024, Segment: 1, Stack: noStack}
 	commonOnRank1 := common
-	commonOnRank1.Segment = 0 // traces number the segments that they contain
+	commonOnRank1.Segment = 0 // the first segment in the trace of rank 1
 	ranks := ranksOf(history.SymmemPool, "1 of group world",
 		[]history.Event{first, common}, []history.Event{commonOnRank1})
 	ranks[0].Sequences[0].Segments = make([]history.SegmentInfo, 2)

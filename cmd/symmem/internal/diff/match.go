@@ -16,11 +16,11 @@ type Options struct {
 	AllPools bool
 }
 
-// matchedSequences holds the event sequences of one memory pool or group of ranks, to be compared
-// between ranks.
+// matchedSequences holds the event sequences of one memory pool, or of one group of ranks, which
+// Compare compares between ranks.
 //
-// Groups and symmem's pools have the same IDs on all ranks. If PyTorch's pools have the IDs 1 and 2
-// on rank 0, but 1 and 3 on rank 1, they are matched by the order of their first events.
+// A group or a pool of symmem has the same ID on all ranks. PyTorch's pools can have the IDs 1 and
+// 2 on rank 0, but 1 and 3 on rank 1. They are then matched in the order of their first events.
 type matchedSequences struct {
 	class     history.Class
 	id        string              // common ID, or "" if matched by order
@@ -28,12 +28,12 @@ type matchedSequences struct {
 	sequences []*history.Sequence // by rank; nil if the rank has none
 }
 
-// matchSequences returns the sequences to compare. The notes state which pools are not compared.
+// matchSequences returns a match for each pool or group. The notes state which pools are excluded.
 func matchSequences(
 	ranks []*history.Rank, o Options,
 ) (matches []*matchedSequences, notes []string) {
 	isPresent := presentClasses(ranks)
-	// Users put the memory that must agree between ranks into MemPools.
+	// With MemPools, only their memory has to agree between ranks.
 	onlyMemPools := isPresent[history.MemPool] && !o.AllPools
 	for class := history.DefaultPool; class <= history.Calls; class++ { // Calls is the last class
 		if !isPresent[class] {
@@ -78,17 +78,16 @@ func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences 
 
 	ids, rankCounts := countIDs(byRank)
 	tracedRanks := countTracedRanks(ranks)
-	lacksRank := func(id string) bool { return rankCounts[id] != tracedRanks }
-	isAnyIDMissing := slices.ContainsFunc(ids, lacksRank)
-	hasCommonIDs := class == history.Calls || class == history.SymmemPool
-	if isAnyIDMissing && !hasCommonIDs {
+	isMissingOnRank := func(id string) bool { return rankCounts[id] != tracedRanks }
+	isPyTorchPool := class != history.Calls && class != history.SymmemPool
+	if isPyTorchPool && slices.ContainsFunc(ids, isMissingOnRank) {
 		return matchByOrder(byRank, class)
 	}
 
 	return matchByID(byRank, class, ids)
 }
 
-// countIDs returns the IDs in order of occurrence, and the number of ranks with each ID.
+// countIDs returns the IDs in order of first occurrence, and the number of ranks with each ID.
 func countIDs(byRank [][]*history.Sequence) (ids []string, rankCounts map[string]int) {
 	rankCounts = map[string]int{}
 	for _, sequences := range byRank {
@@ -174,7 +173,6 @@ func newMatch(class history.Class, name string, rankCount int) *matchedSequences
 	}
 }
 
-// firstEventNumber returns the number of the first event.
 func firstEventNumber(s *history.Sequence) int64 {
 	if len(s.Events) == 0 {
 		return math.MaxInt64 // sorted last

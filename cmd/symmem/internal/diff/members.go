@@ -10,16 +10,17 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// The members of a comparison are the ranks that should have events of a pool or group. If the
-// group "tp" has the ranks 0, 1 and 2, but the file of rank 2 has no calls of it, rank 2 is a
-// member whose calls are missing. If the file has lost its oldest events, which may have included
-// the calls, rank 2 is lost instead, and not compared. Pools of PyTorch have no group, and should
-// be on all ranks.
+// The members of a comparison are the ranks that should have events of a pool or group. Suppose
+// that the group "tp" has the ranks 0, 1 and 2, but the file of rank 2 has no calls of "tp". Then
+// rank 2 is a member whose calls are missing. If the file lacks its oldest events, which can
+// include the calls, rank 2 is "lost" instead, and not compared. Pools of PyTorch should be on all
+// ranks.
 
 // groupSeparator separates the number and the group in the ID of a symmem pool: "3 of group tp".
 const groupSeparator = " of group "
 
-// group returns the ID of the group of the pool or calls, or "" for a pool of PyTorch.
+// group returns the ID of the group that has the pool or makes the calls, or "" for a pool of
+// PyTorch.
 func (m *matchedSequences) group() string {
 	switch m.class {
 	case history.Calls:
@@ -35,23 +36,20 @@ func (m *matchedSequences) group() string {
 // memberRanks returns the members of the comparison and the lost ranks, as indexes in ranks.
 func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []int) {
 	group := m.group()
+	isPyTorchPool := group == ""
 	for i, s := range m.sequences {
 		hasEvents := s != nil
-		if hasEvents {
-			members = append(members, i)
-			continue
-		}
-
-		isPyTorchPool := group == ""
-		shouldHaveEvents := isPyTorchPool || isInGroup(ranks, i, group)
-		if ranks[i].LacksTrace || !shouldHaveEvents {
-			continue
-		}
-
 		mayHaveLostEvents := !isPyTorchPool && ranks[i].IsPartial
-		if mayHaveLostEvents {
+		switch {
+		case hasEvents:
+			members = append(members, i)
+		case ranks[i].LacksTrace:
+			continue // there is nothing to compare
+		case !isPyTorchPool && !isInGroup(ranks, i, group):
+			continue // the rank should have no events
+		case mayHaveLostEvents:
 			lost = append(lost, i)
-		} else {
+		default:
 			members = append(members, i)
 		}
 	}
@@ -84,7 +82,8 @@ func isInGroup(ranks []*history.Rank, i int, group string) bool {
 }
 
 // listedMembers returns the ranks of a group according to the files. It returns nil if no file
-// lists them, or if two files list different ranks, because several groups can have the same ID.
+// lists the ranks, or if two files list different ranks: these can be different groups with the
+// same ID.
 func listedMembers(ranks []*history.Rank, group string) []int {
 	var members []int
 	for _, r := range ranks {
@@ -103,7 +102,7 @@ func listedMembers(ranks []*history.Rank, group string) []int {
 	return members
 }
 
-// checkFiles returns notes about files that are missing or seem to be from another run. All ranks
+// checkFiles returns notes about files that are missing or seem to be from another run. All files
 // must have the same format.
 func checkFiles(ranks []*history.Rank) []string {
 	var notes []string
@@ -112,6 +111,12 @@ func checkFiles(ranks []*history.Rank) []string {
 			ranks[0].Format))
 	}
 
+	return append(notes, otherRunNotes(ranks)...)
+}
+
+// otherRunNotes returns a note for each rank whose events ended long before another rank began.
+func otherRunNotes(ranks []*history.Rank) []string {
+	var notes []string
 	begins := make([]int64, len(ranks))
 	ends := make([]int64, len(ranks))
 	last := 0 // index of the rank whose events began last
@@ -122,12 +127,11 @@ func checkFiles(ranks []*history.Rank) []string {
 		}
 	}
 
-	// In one run, the events of all ranks should almost overlap in time.
-	const maxGap = int64(time.Minute / time.Microsecond)
+	const maxGapMicro = int64(time.Minute / time.Microsecond) // between two ranks of one run
 	for i, r := range ranks {
 		hasTimes := ends[i] > 0
-		gap := begins[last] - ends[i]
-		if hasTimes && gap > maxGap {
+		gapMicro := begins[last] - ends[i]
+		if hasTimes && gapMicro > maxGapMicro {
 			notes = append(notes, fmt.Sprintf("the events of rank %d ended at %s, but those of rank %d "+
 				"began at %s: the files may be of different runs", r.Number, formatTime(ends[i]),
 				ranks[last].Number, formatTime(begins[last])))
@@ -137,8 +141,8 @@ func checkFiles(ranks []*history.Rank) []string {
 	return notes
 }
 
-// missingRanks returns the ranks without a file. If the files do not state the number of ranks, it
-// assumes that the highest rank with a file is the last.
+// missingRanks returns the ranks without a file. If the files do not state the number of ranks, the
+// highest rank with a file counts as the last rank.
 func missingRanks(ranks []*history.Rank) []int {
 	count := statedRankCount(ranks)
 	if count == 0 {

@@ -9,10 +9,10 @@ import (
 )
 
 // Ranks that make the same requests to a pool should get the same places. Suppose that three ranks
-// allocate a block, free it, and allocate another (request 2). On ranks 0 and 1, the free
-// completes, so request 2 gets the same memory. On rank 2, a stream still uses the first block, so
-// request 2 gets other memory, and comparePlaces reports a difference. Request 0 is the first that
-// all traces contain.
+// allocate a block (request 0), free the block (1), and allocate another (2). On ranks 0 and 1, the
+// free completes, so request 2 gets the memory of the first block. On rank 2, a stream still uses
+// this memory, so request 2 gets other memory, and comparePlaces reports a difference. Request 0 is
+// the first request that all traces contain.
 
 // place is the location of a block in a segment of memory.
 type place struct {
@@ -32,13 +32,13 @@ func (p place) text() string {
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
-// numberSegments maps each Event.Segment, which depends on where the trace begins, to a number in
-// order of use. Only these numbers can be compared between ranks.
+// numberSegments maps each Event.Segment to a number in the order of first use. These numbers can
+// be compared between ranks, but Event.Segment depends on where the trace begins.
 func (v *requestView) numberSegments() map[int32]int32 {
 	events := v.sequence.Events
 	hasRequests := len(v.events) > 0
 	if v.isAnyPartial && hasRequests {
-		// Partial traces lack the older events, so segments used only there get no number.
+		// Partial traces lack the events before request 0, so segments used only there get no number.
 		request0 := v.events[0]
 		events = events[request0:]
 	}
@@ -74,8 +74,8 @@ func (v *requestView) places(requestCount int) []place {
 	return places
 }
 
-// blockNumber returns the number of an event's block, which is the same on all ranks. It is -1 for
-// all blocks from before request 0.
+// blockNumber returns the number of an event's block, which is the same on all ranks. For blocks
+// allocated before request 0, it returns -1.
 func (v *requestView) blockNumber(e *history.Event) int32 {
 	const olderBlock = -1
 	return max(olderBlock, e.Block-v.skippedBlocks)
@@ -87,7 +87,8 @@ type completedFree struct {
 	afterRequest int   // last request before the completion
 }
 
-// completedFrees returns, in order, the frees completed between request 0 and the given request.
+// completedFrees returns the frees that completed between request 0 and the given request, in
+// order.
 func (v *requestView) completedFrees(request int) []completedFree {
 	var frees []completedFree
 	for earlier := range request {
@@ -104,9 +105,9 @@ func (v *requestView) completedFrees(request int) []completedFree {
 	return frees
 }
 
-// explainPlaces states why the places of a request differ between subsets of ranks with the same
-// place. Either different frees had completed, or the allocators chose differently among the same
-// blocks. The first member of each subset represents it.
+// explainPlaces states why a request has different places. Either different frees had completed, or
+// the allocators chose differently among the same blocks. The members of a subset have the same
+// place, so explainPlaces compares only the first members.
 func (c *comparison) explainPlaces(request int, subsets []subset) string {
 	const timing = "If other streams used a block (record_stream), its free completes at a time " +
 		"that varies between ranks."
@@ -114,8 +115,8 @@ func (c *comparison) explainPlaces(request int, subsets []subset) string {
 	firstFrees := c.views[first[0]].completedFrees(request)
 	for _, other := range subsets[1:] {
 		otherFrees := c.views[other[0]].completedFrees(request)
-		common := min(len(firstFrees), len(otherFrees))
-		if !slices.Equal(firstFrees[:common], otherFrees[:common]) {
+		commonCount := min(len(firstFrees), len(otherFrees))
+		if !slices.Equal(firstFrees[:commonCount], otherFrees[:commonCount]) {
 			return fmt.Sprintf("The requests agree, but frees completed at different points on %s "+
 				"and %s. %s", ranklist.Ranks(c.ranks(first)), ranklist.Ranks(c.ranks(other)), timing)
 		}
@@ -129,11 +130,11 @@ func (c *comparison) explainPlaces(request int, subsets []subset) string {
 		"and the allocator chose one by the addresses of segments, which differ between ranks."
 }
 
-// precedingPlaces describes the last requests before the given one. places holds the places by
-// member and request.
+// precedingPlaces describes the last requests before the given one. places[i][j] is the place of
+// request j on member i.
 func (c *comparison) precedingPlaces(request int, places [][]place) []string {
 	const maxPreceding = 5
-	const member = 0 // as an example: until request, all members have the same places
+	const member = 0 // before request, the places are the same on all members
 	v := c.views[member]
 	lines := []string{}
 	for i := max(0, request-maxPreceding); i < request; i++ {
@@ -177,11 +178,11 @@ func (c *comparison) noPlacesReason() string {
 	return ""
 }
 
-// comparePlaces sets c.result.PlacementDifference to the first difference of places, if any. The
-// first requestCount requests, which it compares, must be the same on all members.
+// comparePlaces sets c.result.PlacementDifference to the first difference of places, if any. It
+// compares the first requestCount requests, which must be the same on all members.
 func (c *comparison) comparePlaces(requestCount int) {
 	if reason := c.noPlacesReason(); reason != "" {
-		// Collectives never have places.
+		// Calls of groups never have places, so they need no note.
 		if c.match.class != history.Calls {
 			c.result.Notes = append(c.result.Notes, "places were not compared: "+reason)
 		}

@@ -8,7 +8,7 @@ type Report struct {
 	Ranks      []RankInfo       `json:"ranks"`     // one for each file
 	Sequences  []SequenceResult `json:"sequences"` // one for each compared pool or group
 	Notes      []string         `json:"notes"`     // FileNotes, and what was not compared
-	FileNotes  []string         `json:"-"`         // about missing files and files of another run
+	FileNotes  []string         `json:"-"`         // missing files, and files of another run
 }
 
 // HasComparison reports whether a pool or group was compared on at least two ranks.
@@ -57,31 +57,32 @@ type Member struct {
 // Difference describes the first request that differs between ranks.
 type Difference struct {
 	Kind         string    `json:"kind"`     // one of the Kind constants
-	RequestIndex int       `json:"index"`    // number of compared requests before it
-	Variants     []Variant `json:"variants"` // that of the most ranks first
+	RequestIndex int       `json:"index"`    // number of compared requests before this one
+	Variants     []Variant `json:"variants"` // the variant of the most ranks first
 	// MinorityRanks lists the ranks that differ from the majority, if there is one.
 	MinorityRanks []int `json:"blamed"`
 	// PrecedingRequests describes the last requests before the difference, oldest first.
 	PrecedingRequests []string `json:"before"`
-	// Explanation gives the cause or states whether this difference explains all later ones.
+	// Explanation states the cause, or whether the ranks agree apart from this difference.
 	Explanation []string `json:"explanation"`
 }
 
-// Variant describes a request on the ranks that agree about it.
+// Variant describes the request on ranks that made the same request.
 type Variant struct {
 	Ranks []int  `json:"ranks"`
 	Text  string `json:"text"` // such as "alloc 512 B"
-	// EventIndex is the request's history.Event.Number on Ranks[0], or -1 if its trace has ended.
+	// EventIndex is the number of the request's event in the file of Ranks[0], or -1 if the trace
+	// ends before the request.
 	EventIndex int64    `json:"number"`
 	Stack      []string `json:"stack"` // innermost frame first
-	// DifferenceKind is the Kind of the difference from the first variant, or "" in that one.
+	// DifferenceKind is the Kind of the difference from the first variant. The first has "".
 	DifferenceKind string `json:"kind,omitempty"`
 }
 
 // ReplayResult describes a replay of the requests by symmem's and PyTorch's placement rules.
 type ReplayResult struct {
 	SymmemText  string `json:"symmem"`  // whether symmem would choose the same places on all ranks
-	PyTorchText string `json:"pytorch"` // whether PyTorch's rule explains the recorded places
+	PyTorchText string `json:"pytorch"` // whether PyTorch's rules yield the recorded places
 	// SymmemFirst is the first request that symmem would place differently on two ranks, or -1.
 	SymmemFirst int `json:"symmem_first"`
 }

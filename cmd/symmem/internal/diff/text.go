@@ -9,8 +9,9 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// For each pool or group, the text shows the variants of the first request that differs between the
-// ranks. Here, the request of rank 2 is extra: without it, the ranks agree.
+// For each pool or group, WriteText shows the first request that differs between ranks. Variant A
+// is the request of the most ranks. In this example, rank 2 made an extra request, B. All other
+// requests are the same on all ranks.
 //
 //	MemPool 1, ranks 0-3:
 //	  requests differ first at request 100: extra
@@ -80,7 +81,7 @@ func (t *textWriter) writeSequence(s *SequenceResult) {
 	}
 }
 
-// writeDifference writes a difference of the subject "requests" or "places".
+// writeDifference writes a difference. The subject is "requests" or "places".
 func (t *textWriter) writeDifference(subject string, d *Difference) {
 	t.writeLine("  %s differ first at request %d: %s", subject, d.RequestIndex, d.Kind)
 	for _, line := range d.PrecedingRequests {
@@ -104,7 +105,7 @@ func (t *textWriter) writeDifference(subject string, d *Difference) {
 
 // writeVariant writes a variant, with a letter for its index, and its call stack.
 func (t *textWriter) writeVariant(index int, v *Variant) {
-	const letterCount = 26 // A follows Z
+	const letterCount = 26 // A to Z; the letter after Z is A again
 	letter := string(rune('A' + index%letterCount))
 	kind := ""
 	if v.DifferenceKind != "" {
@@ -120,10 +121,9 @@ func (t *textWriter) writeVariant(index int, v *Variant) {
 	t.writeStack(v.Stack)
 }
 
-// Longer lists are truncated.
 const (
-	maxStackLines = 12
-	maxRankNotes  = 12
+	maxStackLines = 12 // of a call stack
+	maxRankNotes  = 12 // of all ranks together
 )
 
 func (t *textWriter) writeStack(lines []string) {

@@ -2,8 +2,8 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// Each request, an allocation, a free or a call, has a key that can be compared between ranks. In
-// this example, the trace of rank 1 lacks the first request, so rank 0 skips it:
+// A request is an allocation, a free or a call. Ranks make the same request if the keys are equal.
+// In this example, the trace of rank 1 lacks the first request, so the view of rank 0 skips it:
 //
 //	event on rank 0      event on rank 1      keys
 //	block 0: alloc 512   (not in the trace)   (skipped)
@@ -11,13 +11,13 @@ import "symmem/cmd/symmem/internal/diff/history"
 //	block 1: free 1024   block 0: free 1024   free 1024, block 0
 //	block 0: free 512    block -1: free 512   free 512, block -1
 //
-// Events number blocks from the beginning of the trace, and keys from the first compared
-// allocation. Older blocks are -1.
+// Events number blocks from the beginning of the trace. Keys number blocks from the first compared
+// allocation, and an older block is -1.
 
 // requestKey identifies a request independently of the rank.
 type requestKey struct {
 	size   int64          // from history.Event.Size
-	block  int32          // of a free: number of the block; of a call: number of its text; else 0
+	block  int32          // free: number of the block; call: number of the text; allocation: 0
 	stream int32          // 0 is the default stream
 	action history.Action // Alloc, Free or Call
 }
@@ -27,12 +27,12 @@ type requestView struct {
 	rank          *history.Rank
 	sequence      *history.Sequence // not nil
 	skippedBlocks int32             // number of skipped allocations
-	isAnyPartial  bool              // a rank's trace may lack events from before request 0
+	isAnyPartial  bool              // whether any rank's trace may lack events before request 0
 
 	// The following slices have one element for each request.
 	events        []int32 // index in sequence.Events
 	keys          []requestKey
-	earlierBlocks []int32 // number of allocations in the view before this request
+	earlierBlocks []int32 // number of allocations in the view before the request
 }
 
 // textNumbers numbers the texts of calls. The views of all ranks share one textNumbers, so that
@@ -49,10 +49,10 @@ func (t textNumbers) findOrAdd(text string) int32 {
 	return number
 }
 
-// newView returns a view of a sequence without its first skip requests. The view is empty if the
-// sequence is nil, because the rank has no events of the pool or group.
+// newView returns a view of a sequence without its first skipCount requests. If the rank has no
+// events of the pool or group, sequence is nil, and the view is empty.
 func newView(
-	rank *history.Rank, sequence *history.Sequence, skip int, numbers textNumbers,
+	rank *history.Rank, sequence *history.Sequence, skipCount int, texts textNumbers,
 ) *requestView {
 	if sequence == nil {
 		return &requestView{rank: rank, sequence: &history.Sequence{}}
@@ -60,7 +60,7 @@ func newView(
 
 	v := &requestView{rank: rank, sequence: sequence}
 	requestCount := 0
-	allocCount := int32(0) // in the view
+	viewedAllocs := int32(0)
 	for i := range sequence.Events {
 		e := &sequence.Events[i]
 		if !e.Action.IsRequest() {
@@ -69,7 +69,8 @@ func newView(
 
 		requestCount++
 		isAlloc := e.Action == history.Alloc
-		if requestCount <= skip {
+		isSkipped := requestCount <= skipCount
+		if isSkipped {
 			if isAlloc {
 				v.skippedBlocks++
 			}
@@ -78,10 +79,10 @@ func newView(
 		}
 
 		v.events = append(v.events, int32(i))
-		v.keys = append(v.keys, v.newKey(e, numbers))
-		v.earlierBlocks = append(v.earlierBlocks, allocCount)
+		v.keys = append(v.keys, v.newKey(e, texts))
+		v.earlierBlocks = append(v.earlierBlocks, viewedAllocs)
 		if isAlloc {
-			allocCount++
+			viewedAllocs++
 		}
 	}
 
@@ -89,14 +90,14 @@ func newView(
 }
 
 // newKey returns the key of a request. v.skippedBlocks must have been counted.
-func (v *requestView) newKey(e *history.Event, numbers textNumbers) requestKey {
+func (v *requestView) newKey(e *history.Event, texts textNumbers) requestKey {
 	k := requestKey{size: e.Size, stream: e.Stream, action: e.Action}
 	switch e.Action {
 	case history.Free:
 		k.block = v.blockNumber(e)
 	case history.Call:
-		textIndex := e.Block // of a call
-		k.block = numbers.findOrAdd(v.rank.Texts[textIndex])
+		textIndex := e.Block // in v.rank.Texts, for a call
+		k.block = texts.findOrAdd(v.rank.Texts[textIndex])
 	default: // Alloc: the preceding requests determine the number of its block
 	}
 

@@ -21,9 +21,10 @@ type Request struct {
 // Program lists requests in order. Some tensors are not freed.
 type Program []Request
 
-// RandomProgram returns a random program. A free has its allocation's size, stream and pool.
+// RandomProgram returns a random program. Each free has the size, stream and pool of its
+// allocation.
 func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
-	const maxLive = 40     // approximate
+	const maxLive = 40     // tensors; one more can be live for a moment
 	const freePercent = 45 // less than half, so that the number of live tensors grows to maxLive
 	var p Program
 	var live []Request // allocations of live tensors
@@ -48,7 +49,7 @@ func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 	return p
 }
 
-// randomSize returns a random size. Half of the time, it is one of four frequent sizes, so that
+// randomSize returns a random size. Half of the sizes are one of four frequent sizes, so that
 // several free blocks fit equally well.
 func randomSize(rng *rand.Rand) int64 {
 	if rng.IntN(2) == 0 {
@@ -60,8 +61,8 @@ func randomSize(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(maxSize)
 }
 
-// DifferenceKinds lists the kinds of differences that PlantDifference creates. "different place"
-// depends on addresses instead of the program.
+// DifferenceKinds lists the kinds of differences that PlantDifference creates. It lacks "different
+// place", because places depend on addresses instead of the program.
 var DifferenceKinds = []string{
 	"different size", "missing", "extra", "different order", "different stream", "different pool",
 	"different call",
@@ -79,14 +80,16 @@ func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int)
 		return replaceFree(rng, changed, index)
 	}
 
-	if p[index].IsFree { // the other differences are planted at allocations
+	if p[index].IsFree { // the remaining kinds need an allocation
 		return nil
 	}
 
 	tensor := p[index].Tensor
 	switch kind {
 	case "different size":
-		return changeTensor(changed, tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
+		return changeTensor(changed, tensor, func(r *Request) {
+			r.Size += 512 << rng.IntN(4) // by 512 bytes to 4 KiB
+		})
 	case "different stream":
 		return changeTensor(changed, tensor, func(r *Request) {
 			r.Stream = (r.Stream + 1) % streams
@@ -125,7 +128,8 @@ func replaceFree(rng *rand.Rand, p Program, index int) Program {
 	return p
 }
 
-// newTensor returns an unused number of a tensor. A random program uses indexes of requests.
+// newTensor returns an unused tensor number. The tensors of a random program have indexes of
+// requests as numbers.
 func newTensor(p Program) int { return len(p) + 1 }
 
 // changeTensor changes all requests of a tensor, in place.
@@ -139,7 +143,7 @@ func changeTensor(p Program, tensor int, change func(*Request)) Program {
 	return p
 }
 
-// addTensor inserts an allocation at an index and, half of the time, the free at a later index.
+// addTensor inserts an allocation at an index and, in half of the cases, its free at a later index.
 func addTensor(rng *rand.Rand, p Program, index int) Program {
 	r := Request{
 		Tensor: newTensor(p), Size: randomSize(rng), Stream: p[index].Stream, Pool: p[index].Pool,
@@ -155,8 +159,9 @@ func addTensor(rng *rand.Rand, p Program, index int) Program {
 }
 
 // FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1. An index counts only the requests of its pool. Tensors and streams are compared
-// by order of first use instead of their numbers, except for the default stream.
+// programs, or -1 if all are equal. An index counts only the requests of its pool. The numbers of
+// tensors and streams may differ, if the tensors and streams are first used in the same order. The
+// default stream must have the same uses.
 func FirstDifference(a, b Program, pools int) []int {
 	firsts := make([]int, pools)
 	for pool := range firsts {
@@ -183,8 +188,8 @@ func FirstDifference(a, b Program, pools int) []int {
 // order of their first use. The default stream keeps the number 0.
 func normalizedRequests(p Program, pool int) []Request {
 	var normalized []Request
-	newTensors := map[int]int{}     // by old number
-	newStreams := map[int]int{0: 0} // by old number
+	newTensors := map[int]int{}     // new number by old number
+	newStreams := map[int]int{0: 0} // new number by old number
 	for _, r := range p {
 		if r.Pool != pool {
 			continue

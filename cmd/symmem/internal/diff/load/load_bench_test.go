@@ -27,8 +27,8 @@ var (
 	benchFolder = flag.String("folder", "", "folder in which BenchmarkDiff keeps its files")
 )
 
-// BenchmarkDiff reads and compares traces of symmem or memory snapshots of PyTorch, in which the
-// last rank has an extra allocation. The second example reads one file of 1 GB:
+// BenchmarkDiff reads and compares traces of symmem or memory snapshots of PyTorch. The last rank
+// has an extra allocation. The second example reads one file of 1 GB:
 //
 //	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff -benchtime 1x \
 //	    -ranks 64 -events 100000
@@ -81,7 +81,7 @@ func compareFolder(b *testing.B, folder string) {
 		b.Fatal(err)
 	}
 
-	const onlyDevice = -1 // the one GPU of each snapshot
+	const onlyDevice = -1 // each snapshot is of one GPU
 	ranks, err := load.Files(sources, load.Options{Device: onlyDevice})
 	if err != nil {
 		b.Fatal(err)
@@ -146,18 +146,18 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 		b.Fatal(err)
 	}
 	defer w.Close()
-	groupSource := w.NewSource() // for calls
+	groupSource := w.NewSource() // for collective calls
 	poolSources := make([]*trace.Source, pools)
 	for pool := range poolSources {
 		poolSources[pool] = w.NewSource()
 	}
 
-	const none = -1
+	const none = -1 // the call has no root, and its buffers are in no segment
 	const requestsPerCall = 10
 	call := &event.Call{
 		Operation: "AllReduce", Path: "window", Root: none, SendSegment: none, RecvSegment: none,
 	}
-	nextNumbers := make([]uint64, pools) // numbers of events, by pool
+	nextNumbers := make([]uint64, pools) // number of the next event of each pool
 	for i, r := range p {
 		e := eventOf(r)
 		e.Number = nextNumbers[r.Pool]
@@ -173,12 +173,13 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 
 // eventOf returns the event of a request, without its number.
 func eventOf(r difftest.Request) event.Event {
-	const unit = 512 // alignment of sizes and offsets
+	const unit = 512      // alignment of sizes and offsets
+	const siteCount = 100 // arbitrary
 	e := event.Event{
 		Kind:      event.KindAlloc,
 		Group:     "world",
 		Pool:      uint64(r.Pool),
-		Site:      fmt.Sprintf("model.py:%d", r.Tensor%100),
+		Site:      fmt.Sprintf("model.py:%d", r.Tensor%siteCount),
 		Stream:    uint32(r.Stream),
 		Requested: r.Size,
 		Size:      (r.Size + unit - 1) / unit * unit, // rounded up
@@ -192,7 +193,7 @@ func eventOf(r difftest.Request) event.Event {
 	return e
 }
 
-// writeSnapshot writes PyTorch's memory snapshot of a rank that executes p.
+// writeSnapshot writes a memory snapshot of a PyTorch process that executes p.
 func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	const pickleProtocol = 2

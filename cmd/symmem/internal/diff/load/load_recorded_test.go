@@ -15,14 +15,15 @@ import (
 )
 
 // readRecordedFiles returns the files that bench/gpu/snapshots.sh recorded with PyTorch 2.11 on 4
-// H100 GPUs, by rank. "extra_snapshot", for example, has memory snapshots with an extra request on
-// one rank, and "call_calls" has dumps of calls with a different call.
+// H100 GPUs. The key names the planted difference and the kind of file: "extra_snapshot" has memory
+// snapshots with an extra request on one rank, and "call_calls" has dumps with a different call.
+// The files of a key are in the order of ranks.
 func readRecordedFiles(t *testing.T) map[string][][]byte {
 	t.Helper()
 	files := map[string][][]byte{}
 	// The archive is sorted by names, such as "extra_snapshot_rank2.pickle".
 	readArchive(t, "testdata/torch-2.11.tar.gz", func(name string, contents []byte) {
-		key, _, _ := strings.Cut(name, "_rank")
+		key, _, _ := strings.Cut(name, "_rank") // removes the rank
 		files[key] = append(files[key], contents)
 	})
 	return files
@@ -101,7 +102,7 @@ func summarize(report *diff.Report) string {
 }
 
 // checkReplays checks that each replay with PyTorch's placement rule yields the recorded places.
-// Calls have no replay.
+// For calls, Replay is nil.
 func checkReplays(t *testing.T, name string, report *diff.Report) {
 	t.Helper()
 	const want = "explains the places of all"

@@ -11,8 +11,8 @@ import (
 // except peek return an error that wraps ErrFormat.
 type input struct {
 	r           *bufio.Reader
-	largeBuffer []byte // for strings that do not fit into the buffer of r
-	offset      int64  // bytes read
+	largeBuffer []byte // for strings longer than the buffer of r
+	offset      int64  // number of bytes read
 }
 
 func newInput(r io.Reader) *input {
@@ -49,7 +49,7 @@ func (in *input) convertEOF(err error) error {
 	return err
 }
 
-const maxStringBytes = 64 << 20 // a damaged file can contain any length
+const maxStringBytes = 64 << 20 // longer strings are an error, because the file is probably damaged
 
 // readBytes reads count bytes. The result is valid until the next read.
 func (in *input) readBytes(count uint64) ([]byte, error) {
@@ -72,8 +72,8 @@ func (in *input) readBytes(count uint64) ([]byte, error) {
 	return b, nil
 }
 
-// readLarge reads count bytes into largeBuffer in steps, so that a wrong count in a short file does
-// not allocate much memory.
+// readLarge reads count bytes into largeBuffer. It grows the buffer in steps, so that a wrong count
+// in a short file does not allocate much memory.
 func (in *input) readLarge(count int) ([]byte, error) {
 	const maxStepBytes = 1 << 20
 	in.largeBuffer = in.largeBuffer[:0]

@@ -8,15 +8,15 @@ import (
 	"strconv"
 )
 
-// JSON is converted to the stack operations of a pickle. The tokens { and [ push an empty dict or
-// list, and a mark at the position of its first item. Scalars and keys push values. The tokens }
-// and ] remove the last mark and move the values above it into the dict or list.
+// JSON is decoded by the stack machine for pickles. The token { pushes an empty dict, and [ an
+// empty list. Both then mark the top of the stack. Keys and scalars push values. The tokens } and ]
+// remove the last mark, and move the values above this mark into the dict or list.
 
 // readJSON reads and pushes one JSON value, which only white space may follow.
 func (m *machine) readJSON(in *input) error {
 	decoder := json.NewDecoder(in.r)
 	decoder.UseNumber()
-	for isComplete := false; !isComplete; {
+	for {
 		token, err := decoder.Token()
 		if err != nil {
 			return jsonError(err, decoder.InputOffset())
@@ -26,13 +26,14 @@ func (m *machine) readJSON(in *input) error {
 			return err
 		}
 
-		isComplete = len(m.marks) == 0
+		isComplete := len(m.marks) == 0
+		if isComplete {
+			return checkJSONEnd(decoder)
+		}
 	}
-
-	return checkJSONEnd(decoder)
 }
 
-// checkJSONEnd returns an error if anything but white space follows.
+// checkJSONEnd returns an error if anything except white space follows the value.
 func checkJSONEnd(decoder *json.Decoder) error {
 	_, err := decoder.Token()
 	isToken := err == nil
@@ -84,8 +85,8 @@ func (m *machine) addJSONToken(token json.Token) error {
 	return m.push(none) // for null
 }
 
-// parseJSONNumber returns an integer, a float if the number is not an int64, or an unsupported
-// value if it is too large for a float.
+// parseJSONNumber returns an integer if the number is an int64, and otherwise a float. For a number
+// that is too large for a float, it returns an unsupported value.
 func parseJSONNumber(number json.Number) Value {
 	if n, err := strconv.ParseInt(string(number), 10, 64); err == nil {
 		return intValue(n)

@@ -10,10 +10,10 @@ import (
 	"testing/iotest"
 )
 
-// walk checks that no method panics on v and the values in it. It stops after maxDepth levels,
+// walk checks that no method panics on v or on the values in v. It stops after maxDepth levels,
 // because a list in a pickle can contain itself.
 func walk(d *Document, v Value, maxDepth int) {
-	// The results are arbitrary.
+	// Only panics matter, not the results.
 	_, _ = d.StringOf(v)
 	_, _ = v.Int()
 	_, _ = v.RoundedInt()
@@ -28,7 +28,7 @@ func walk(d *Document, v Value, maxDepth int) {
 	}
 }
 
-// decode decodes a file and walks the values. It returns Decode's error, which must be ErrFormat.
+// decode decodes a file and walks the values. If Decode fails, its error must be ErrFormat.
 func decode(t *testing.T, file []byte) error {
 	t.Helper()
 	const maxDepth = 4
@@ -66,7 +66,7 @@ func FuzzPickle(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, versionAndBody []byte) {
 		file := append([]byte(protocolOpcode), versionAndBody...)
-		_ = decode(t, file) // has checked the error
+		_ = decode(t, file) // either result is correct; decode has checked the kind of error
 	})
 }
 
@@ -87,7 +87,7 @@ func FuzzJSON(f *testing.F) {
 		isObject := bytes.HasPrefix(file, []byte("{"))
 		isList := bytes.HasPrefix(file, []byte("["))
 		if !isObject && !isList {
-			return // not supported
+			return // Decode does not support such JSON
 		}
 
 		err := decode(t, file)

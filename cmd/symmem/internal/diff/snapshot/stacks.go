@@ -12,11 +12,11 @@ import (
 //
 //	[{"name": "f", "filename": "a.py", "line": 3}, {"name": "main", "filename": "a.py", "line": 9}]
 //
-// A history.Rank stores unique frames in Frames and unique stacks, as lists of indexes, in Stacks.
-// A file can refer to the same list or dict many times, so Stacks.Add replaces each one that it has
-// converted with its index, called label.
+// A history.Rank stores unique frames in Frames, and unique stacks, as lists of frame indexes, in
+// Rank.Stacks. A file can refer to a list or dict many times. Stacks.Add therefore replaces a list
+// or dict with a label, the index of the converted stack or frame.
 
-const maxFrames = 64 // of a stack; more distant callers are dropped
+const maxFrames = 64 // of a stack; outer frames beyond them are dropped
 
 // stackTable adds unique frames and stacks to a rank.
 type stackTable struct {
@@ -32,7 +32,7 @@ type stackTable struct {
 // Stacks converts the call stacks of a Document and adds them to a rank.
 type Stacks struct {
 	table   stackTable
-	hasKeys bool // whether the keys are set
+	hasKeys bool // whether name, file and line are set
 
 	// Keys of the dict of a frame.
 	name, file, line plain.Value
@@ -45,8 +45,8 @@ func NewStacks(rank *history.Rank) *Stacks {
 	}}
 }
 
-// Add adds a stack to Rank.Stacks unless it is present, and returns its index. frames is a list of
-// dicts, innermost frame first. If frames is empty or not a list, the index is -1.
+// Add adds a stack to Rank.Stacks unless it is present, and returns the index of the stack. frames
+// is a list of dicts, innermost frame first. If frames is empty or not a list, Add returns -1.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
@@ -65,7 +65,7 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	t := &s.table
 	t.frameIndexes = t.frameIndexes[:0]
 	for _, item := range items[:min(len(items), maxFrames)] {
-		if index, ok := s.frameIndex(d, item); ok {
+		if index, ok := s.findOrAddFrame(d, item); ok {
 			t.frameIndexes = append(t.frameIndexes, index)
 		}
 	}
@@ -86,10 +86,10 @@ func (s *Stacks) setKeys(d *plain.Document) {
 	s.hasKeys = true
 }
 
-// frameIndex returns the index of the frame v in Rank.Frames, and adds it if it is new. It returns
-// false if v is not a dict.
-func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
-	if !d.IsDict(v) { // the label of a list would be the index of a stack
+// findOrAddFrame returns the index of a frame in Rank.Frames, and adds the frame if it is new. It
+// returns false if v is not a dict.
+func (s *Stacks) findOrAddFrame(d *plain.Document, v plain.Value) (int32, bool) {
+	if !d.IsDict(v) { // v may be a list, whose label is the index of a stack
 		return 0, false
 	}
 
@@ -112,7 +112,8 @@ func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 	return index, true
 }
 
-// findOrAddStack returns the index of the current stack in Rank.Stacks, and adds it if it is new.
+// findOrAddStack returns the index of the stack t.frameIndexes in Rank.Stacks, and adds the stack
+// if it is new.
 func (t *stackTable) findOrAddStack() int32 {
 	t.encodedIndexes = t.encodedIndexes[:0]
 	for _, frameIndex := range t.frameIndexes {
