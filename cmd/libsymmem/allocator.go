@@ -11,17 +11,17 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// This file implements allocators for PyTorch and for inference engines such as SGLang. An
-// allocation that fails returns null, and the caller reads the error with symmem_last_error.
+// This file implements allocators for PyTorch and for inference engines such as SGLang. A failed
+// allocation returns null and stores its error for symmem_last_error.
 
-// addressOf calls alloc and returns its address. After an error or a panic, it returns 0 and stores
-// the error for the calling thread.
+// addressOf returns the address that alloc returns. If alloc fails or panics, addressOf returns 0
+// and stores the error for the calling thread.
 func addressOf(alloc func() (uintptr, error)) (address uintptr) {
-	store(&address, "the buffer", alloc)
+	_ = store(&address, "the buffer", alloc) // after an error, address remains 0
 	return address
 }
 
-// goTorchAlloc implements symmem_torch_alloc. It fails if device is not the pool's.
+// goTorchAlloc implements symmem_torch_alloc. It fails if the pool is on another device.
 //
 //export goTorchAlloc
 func goTorchAlloc(
@@ -42,22 +42,22 @@ func goTorchAlloc(
 func goTorchFree(address unsafe.Pointer) {
 	err := binding.CatchPanic(func() error {
 		if !library.IsAnyWorldOpen() {
-			return nil // closing the last world has freed all memory
+			return nil // a free after the last close is not an error
 		}
 
-		const delay = true // ranks free in different orders, but symmem needs a common one
+		const delay = true // PyTorch frees in a different order on each rank
 		return library.Free(uintptr(address), delay)
 	})
 	if err != nil {
 		storeError(err)
-		// The function returns void, so callers can notice the error only by this counter.
+		// symmem_torch_free returns void, so the caller needs a counter.
 		counters := (*binding.Counters)(unsafe.Pointer(&C.symmem_words))
 		counters.Refused.Add(1)
 	}
 }
 
-// goPlugAlloc implements nccl_alloc_plug, which inference engines call. It opens symmem if
-// necessary, and prints errors, which the engines do not read.
+// goPlugAlloc implements nccl_alloc_plug for inference engines. It opens symmem if necessary, and
+// prints errors, because the engines do not read them.
 //
 //export goPlugAlloc
 func goPlugAlloc(
@@ -74,8 +74,8 @@ func goPlugAlloc(
 	}))
 }
 
-// goPlugRegister implements nccl_allocator_register_segments_with_comm. It returns an ncclResult_t,
-// and not a SYMMEM_ERR code.
+// goPlugRegister implements nccl_allocator_register_segments_with_comm. It returns an ncclResult_t
+// instead of a SYMMEM_ERR code.
 //
 //export goPlugRegister
 func goPlugRegister(comm C.uintptr_t) C.int {
@@ -84,7 +84,7 @@ func goPlugRegister(comm C.uintptr_t) C.int {
 		storeError(err)
 	}
 
-	status := library.PlugStatus(uintptr(comm), err)
+	status := library.PlugStatus(uintptr(comm), err) // also prints err
 	return C.int(status)
 }
 

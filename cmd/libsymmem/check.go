@@ -9,8 +9,9 @@ import (
 	"symmem"
 )
 
-// The functions of this file verify that all ranks of a group do the same. Errors show each rank's
-// call site, such as "model.py:120". The argument site is the number of a call site, or 0.
+// The functions of this file verify that all ranks of a group make equal requests and use equal
+// values. Errors show the call site of each rank, such as "model.py:120". The parameter site is a
+// number from goSite, or 0 if the call site is unknown.
 
 // goCheck implements symmem_check.
 //
@@ -26,8 +27,8 @@ func goSetCheck(level C.int) C.int {
 	return guard(func() error { return library.SetCheck(int(level)) })
 }
 
-// goNote implements symmem_note. It adds a kind and a value to the history of a pool, which later
-// checks compare between ranks. The caller defines the kinds.
+// goNote implements symmem_note. It adds a note to the history of a pool, so that later checks
+// compare the note between ranks. The caller defines the kinds of notes.
 //
 //export goNote
 func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
@@ -36,7 +37,7 @@ func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 	})
 }
 
-// goSite implements symmem_site. It returns a number for a call site.
+// goSite implements symmem_site. It sets *site to the number of a call site.
 //
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
@@ -50,8 +51,8 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 	})
 }
 
-// goValue implements symmem_value. A combination, such as a sum, replaces *number by the result. A
-// comparison only reads it.
+// goValue implements symmem_value. An operation such as a sum replaces *number with the result. A
+// comparison leaves *number unchanged.
 //
 //export goValue
 func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
@@ -70,7 +71,7 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 		}
 
 		if value.site != 0 {
-			site = value.site // takes precedence over symmem_set_site
+			site = value.site // takes precedence over the thread's call site
 		}
 
 		name := C.GoStringN(&value.name[0], C.int(value.name_length))
@@ -116,8 +117,8 @@ func goAgreeString(
 	})
 }
 
-// goStep implements symmem_step. It compares the ranks' descriptions of a step, and how many
-// collectives each rank has called since the previous step.
+// goStep implements symmem_step. It fails if the ranks describe the step differently, or if they
+// have called different numbers of collectives since the previous step.
 //
 //export goStep
 func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint32_t) C.int {

@@ -11,8 +11,8 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// goCall makes a collective, a send or a receive. To run three calls together, the first has
-// more_count 2, and more is a list of the other two. site is the number of a call site, or 0.
+// goCall runs a collective, a send or a receive. A call with more_count 2 runs together with the
+// two calls in its array more. site is the number of the caller's call site, or 0.
 //
 //export goCall
 func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
@@ -50,7 +50,7 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 		Stream: uintptr(call.stream), Site: uint32(site),
 		Wait: (call.flags & C.SYMMEM_CALL_WAIT) != 0,
 	}
-	sender := call.from // so that Arrived does not retain call
+	sender := call.from // a copy, so that Arrived does not retain call
 	if sender != nil {
 		arguments.Arrived = func(rank int) { *sender = C.int32_t(rank) }
 	}
@@ -68,10 +68,10 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 	return arguments, nil
 }
 
-// maxRemainingCalls limits how far an invalid more_count makes remainingCalls read.
+// maxRemainingCalls bounds the memory that remainingCalls reads if more_count is invalid.
 const maxRemainingCalls = 1 << 16
 
-// remainingCalls converts the calls of call.more.
+// remainingCalls converts the calls in call.more.
 func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
 	if call.more == nil {
 		return nil, fmt.Errorf("more_count is %d, but more is a null pointer: %w", call.more_count,
@@ -86,15 +86,16 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 	list := make([]binding.Arguments, call.more_count)
 	for i := range list {
 		next := copyEntry(call, i)
+		position := i + 1 // call is at position 0
 		if next.size != call.size || next.more_count > 0 {
 			return nil, fmt.Errorf("call %d of a list has size %d and more_count %d; want size %d "+
-				"and more_count 0: %w", i+1, next.size, next.more_count, call.size,
+				"and more_count 0: %w", position, next.size, next.more_count, call.size,
 				symmem.ErrInvalid)
 		}
 
 		if next.event != nil {
 			return nil, fmt.Errorf("call %d of a list has an event, which only the first call may "+
-				"have: %w", i+1, symmem.ErrInvalid)
+				"have: %w", position, symmem.ErrInvalid)
 		}
 
 		arguments, err := argumentsOf(&next, site)
@@ -108,8 +109,8 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 	return list, nil
 }
 
-// copyEntry copies an entry of call.more. If the caller was compiled with an older symmem.h, its
-// entries of call.size bytes are smaller than ours. The missing fields are then 0.
+// copyEntry copies an entry of call.more. In a program compiled with an older symmem.h, an entry
+// has only the first call.size bytes of the struct. The remaining fields are then 0.
 func copyEntry(call *C.struct_symmem_call, index int) (entry C.struct_symmem_call) {
 	src := unsafe.Add(unsafe.Pointer(call.more), uintptr(index)*uintptr(call.size))
 	srcBytes := unsafe.Slice((*byte)(src), call.size)
@@ -118,7 +119,8 @@ func copyEntry(call *C.struct_symmem_call, index int) (entry C.struct_symmem_cal
 	return entry
 }
 
-// splitsOf copies the counts and offsets of the parts that ranks exchange, one for each rank.
+// splitsOf copies the counts and offsets of a collective whose parts differ in size. Each array has
+// an element for each rank.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks; want 1 to %d: %w", call.ranks, maxRanks,
@@ -151,17 +153,21 @@ func copyIntegers(count C.size_t, src *C.int64_t) []int64 {
 //
 //export goNorm
 func goNorm(
-	group C.uint64_t, n *C.struct_symmem_norm, scatters C.int, stream C.uint64_t, site C.uint32_t,
+	group C.uint64_t, norm *C.struct_symmem_norm, scatters C.int, stream C.uint64_t,
+	site C.uint32_t,
 ) C.int {
 	return guard(func() error {
 		return library.Norm(uint64(group), &binding.NormArguments{
-			Scatters: scatters != 0, Type: int(n._type), Quant: int(n.quant),
-			Rows: int64(n.rows), Hidden: int64(n.hidden),
-			Epsilon: float32(n.epsilon), WeightBias: float32(n.weight_bias),
-			Input: uintptr(n.input), Residual: uintptr(n.residual), Weight: uintptr(n.weight),
-			Output: uintptr(n.output), Quantized: uintptr(n.quantized), Scales: uintptr(n.scales),
-			ScaleStrides: [2]int64{int64(n.scale_strides[0]), int64(n.scale_strides[1])},
-			Stream:       uintptr(stream), Site: uint32(site),
+			Scatters: scatters != 0, Type: int(norm._type), Quant: int(norm.quant),
+			Rows: int64(norm.rows), Hidden: int64(norm.hidden),
+			Epsilon: float32(norm.epsilon), WeightBias: float32(norm.weight_bias),
+			Input: uintptr(norm.input), Residual: uintptr(norm.residual),
+			Weight: uintptr(norm.weight), Output: uintptr(norm.output),
+			Quantized: uintptr(norm.quantized), Scales: uintptr(norm.scales),
+			ScaleStrides: [2]int64{
+				int64(norm.scale_strides[0]), int64(norm.scale_strides[1]),
+			},
+			Stream: uintptr(stream), Site: uint32(site),
 		})
 	})
 }
@@ -170,10 +176,11 @@ func goNorm(
 //
 //export goRoute
 func goRoute(
-	group C.uint64_t, r *C.struct_symmem_route, combines C.int, stream C.uint64_t, site C.uint32_t,
+	group C.uint64_t, route *C.struct_symmem_route, combines C.int, stream C.uint64_t,
+	site C.uint32_t,
 ) C.int {
 	return guard(func() error {
-		return library.Route(uint64(group), routeArguments(r), combines != 0, uintptr(stream),
+		return library.Route(uint64(group), routeArguments(route), combines != 0, uintptr(stream),
 			uint32(site))
 	})
 }
@@ -182,32 +189,33 @@ func goRoute(
 //
 //export goRouteLayout
 func goRouteLayout(
-	r *C.struct_symmem_route, ranks C.int, layout *C.struct_symmem_route_layout,
+	route *C.struct_symmem_route, ranks C.int, layout *C.struct_symmem_route_layout,
 ) C.int {
 	return guard(func() error {
 		if layout == nil {
 			return nullPointerError("the address for the layout")
 		}
 
-		l, err := routeArguments(r).Layout(int(ranks))
+		result, err := routeArguments(route).Layout(int(ranks))
 		if err != nil {
 			return err
 		}
 
 		*layout = C.struct_symmem_route_layout{
-			rows: C.int64_t(l.Rows), scales: C.int64_t(l.Scales), weights: C.int64_t(l.Weights),
-			ids: C.int64_t(l.IDs), counts: C.int64_t(l.Counts), bytes: C.int64_t(l.Bytes),
+			rows: C.int64_t(result.Rows), scales: C.int64_t(result.Scales),
+			weights: C.int64_t(result.Weights), ids: C.int64_t(result.IDs),
+			counts: C.int64_t(result.Counts), bytes: C.int64_t(result.Bytes),
 		}
 		return nil
 	})
 }
 
-func routeArguments(r *C.struct_symmem_route) *binding.RouteArguments {
+func routeArguments(route *C.struct_symmem_route) *binding.RouteArguments {
 	return &binding.RouteArguments{
-		Experts: int(r.experts), TopK: int(r.top_k), MaxTokens: int64(r.max_tokens),
-		Hidden: int64(r.hidden), Scales: int64(r.scales), Type: int(r._type),
-		Tokens: int64(r.tokens), IDs: uintptr(r.ids), Weights: uintptr(r.weights),
-		RowScales: uintptr(r.row_scales), Send: uintptr(r.send), Recv: uintptr(r.recv),
+		Experts: int(route.experts), TopK: int(route.top_k), MaxTokens: int64(route.max_tokens),
+		Hidden: int64(route.hidden), Scales: int64(route.scales), Type: int(route._type),
+		Tokens: int64(route.tokens), IDs: uintptr(route.ids), Weights: uintptr(route.weights),
+		RowScales: uintptr(route.row_scales), Send: uintptr(route.send), Recv: uintptr(route.recv),
 	}
 }
 
@@ -215,10 +223,10 @@ func routeArguments(r *C.struct_symmem_route) *binding.RouteArguments {
 //
 //export goPermute
 func goPermute(
-	group C.uint64_t, p *C.struct_symmem_permute, reverses C.int, stream C.uint64_t,
+	group C.uint64_t, permute *C.struct_symmem_permute, reverses C.int, stream C.uint64_t,
 ) C.int {
 	return guard(func() error {
-		return library.Permute(uint64(group), permuteArguments(p), reverses != 0, uintptr(stream))
+		return library.Permute(uint64(group), permuteArguments(permute), reverses != 0, uintptr(stream))
 	})
 }
 
@@ -226,34 +234,36 @@ func goPermute(
 //
 //export goPermuteLayout
 func goPermuteLayout(
-	p *C.struct_symmem_permute, ranks C.int, layout *C.struct_symmem_permute_layout,
+	permute *C.struct_symmem_permute, ranks C.int, layout *C.struct_symmem_permute_layout,
 ) C.int {
 	return guard(func() error {
 		if layout == nil {
 			return nullPointerError("the address for the layout")
 		}
 
-		l, err := permuteArguments(p).Layout(int(ranks))
+		result, err := permuteArguments(permute).Layout(int(ranks))
 		if err != nil {
 			return err
 		}
 
 		*layout = C.struct_symmem_permute_layout{
-			rows: C.int64_t(l.Rows), scales: C.int64_t(l.Scales), weights: C.int64_t(l.Weights),
-			experts: C.int64_t(l.Experts), places: C.int64_t(l.Places), firsts: C.int64_t(l.Firsts),
-			counts: C.int64_t(l.Counts), received: C.int64_t(l.Received), bytes: C.int64_t(l.Bytes),
-			capacity: C.int64_t(l.Capacity),
+			rows: C.int64_t(result.Rows), scales: C.int64_t(result.Scales),
+			weights: C.int64_t(result.Weights), experts: C.int64_t(result.Experts),
+			places: C.int64_t(result.Places), firsts: C.int64_t(result.Firsts),
+			counts: C.int64_t(result.Counts), received: C.int64_t(result.Received),
+			bytes: C.int64_t(result.Bytes), capacity: C.int64_t(result.Capacity),
 		}
 		return nil
 	})
 }
 
-func permuteArguments(p *C.struct_symmem_permute) *binding.PermuteArguments {
+func permuteArguments(permute *C.struct_symmem_permute) *binding.PermuteArguments {
 	return &binding.PermuteArguments{
-		Experts: int(p.experts), TopK: int(p.top_k), MaxTokens: int64(p.max_tokens),
-		Hidden: int64(p.hidden), Scales: int64(p.scales), Type: int(p._type), Align: int64(p.align),
-		Dispatched: uintptr(p.dispatched), Permuted: uintptr(p.permuted),
-		Computed: uintptr(p.computed), Returned: uintptr(p.returned),
+		Experts: int(permute.experts), TopK: int(permute.top_k), MaxTokens: int64(permute.max_tokens),
+		Hidden: int64(permute.hidden), Scales: int64(permute.scales), Type: int(permute._type),
+		Align: int64(permute.align), Dispatched: uintptr(permute.dispatched),
+		Permuted: uintptr(permute.permuted),
+		Computed: uintptr(permute.computed), Returned: uintptr(permute.returned),
 	}
 }
 

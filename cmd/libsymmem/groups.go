@@ -17,8 +17,8 @@ func goWorld(group *C.uint64_t) C.int {
 	return store(group, "the group", library.World)
 }
 
-// maxRanks is the maximum length of an array with an element for each rank. It limits how far an
-// invalid length makes this library read.
+// maxRanks is the maximum length of an array with an element for each rank. It bounds the memory
+// that this library reads if a length is invalid.
 const maxRanks = 1 << 20
 
 // goGroupOpen implements symmem_group_open.
@@ -37,7 +37,7 @@ func goGroupOpen(
 	})
 }
 
-// groupArguments copies a group's name of length bytes and its list of count ranks.
+// groupArguments copies the name of a group, of length bytes, and an array of count ranks.
 func groupArguments(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
 ) (groupName string, rankList []int, err error) {

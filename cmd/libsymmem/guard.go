@@ -12,11 +12,11 @@ import (
 )
 
 // Functions exported to C return SYMMEM_OK or an error code, and store the error itself for
-// symmem_last_error. They call store if they return an integer by a pointer, such as goWorld,
-// copyText if they return a text in a buffer, and otherwise guard.
+// symmem_last_error. A function that sets an integer, such as goWorld(group *C.uint64_t), calls
+// store. A function that fills a text buffer calls copyText. All others call guard.
 
-// guard runs call, stores its error for the calling thread, and returns the error's code. A panic
-// must not reach C, so guard converts it to an error.
+// guard runs call, stores its error for the calling thread, and returns the error's code. It
+// converts a panic to an error, because a panic must not reach C.
 func guard(call func() error) C.int {
 	err := binding.CatchPanic(call)
 	return storeError(err)
@@ -31,7 +31,7 @@ func storeError(err error) C.int {
 	code := binding.CodeOf(err)
 	text := code.Message(err)
 	detail := binding.Detail(code, err)
-	// symmem_note_error copies the texts, and so retains no Go memory.
+	// symmem_note_error copies both texts, so C retains no Go memory.
 	C.symmem_note_error(C.int(code),
 		C.size_t(len(text)), (*C.char)(unsafe.Pointer(unsafe.StringData(text))),
 		C.size_t(len(detail)), (*C.char)(unsafe.Pointer(unsafe.StringData(detail))))
@@ -42,7 +42,8 @@ type integer interface {
 	~int | ~int32 | ~uint32 | ~uint64 | ~uintptr
 }
 
-// store runs call in guard and stores the result in *dst. resultName is for errors: "the group".
+// store runs call in guard and stores the result in *dst. resultName, such as "the group", is for
+// the error if dst is null.
 func store[D, S integer](dst *D, resultName string, call func() (S, error)) C.int {
 	return guard(func() error {
 		if dst == nil {
@@ -63,7 +64,7 @@ func nullPointerError(argumentName string) error {
 	return fmt.Errorf("%s is a null pointer: %w", argumentName, symmem.ErrInvalid)
 }
 
-// maxTextBytes limits how far an invalid length makes textOf read.
+// maxTextBytes bounds the memory that textOf reads if a length is invalid.
 const maxTextBytes = 1 << 20
 
 // textOf copies a string of length bytes. If length is 0, text may be null.
@@ -84,8 +85,8 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// copyText runs compose in guard, copies the text to dst, a buffer of capacity bytes, and sets
-// *length to the length of the text in bytes. If the buffer is too short, it returns
+// copyText runs compose in guard, copies the text to the buffer dst of capacity bytes, and sets
+// *length to the length of the whole text in bytes. If the buffer is too short, copyText returns
 // SYMMEM_ERR_SHORT, but stores no error for the thread.
 func copyText(
 	capacity C.size_t, dst *C.char, length *C.size_t, compose func() (string, error),

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// openELF opens libsymmem.so, which the first call in the process compiles.
+// openELF opens libsymmem.so. The first call in the test process compiles the library.
 func openELF(t *testing.T) *elf.File {
 	t.Helper()
 	f, err := elf.Open(build(t).library)
@@ -59,7 +59,7 @@ func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 
 	slices.Sort(exported)
 	want := declaredFunctions(t)
-	const minFunctions = 60 // fewer mean that the regular expression is wrong
+	const minFunctions = 60 // with fewer, declaredFunctions has missed some
 	if len(want) < minFunctions {
 		t.Fatalf("found %d functions in symmem.h, want at least %d", len(want), minFunctions)
 	}
@@ -69,7 +69,7 @@ func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 	}
 }
 
-// testdata/forked.c calls every function in a forked child.
+// testdata/forked.c calls each function in a child of fork.
 func TestForkedChildTestsAllFunctions(t *testing.T) {
 	text, err := os.ReadFile("testdata/forked.c")
 	if err != nil {
@@ -91,7 +91,7 @@ func TestLibraryLinksOnlyGlibc(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Before version 2.34, glibc consisted of several libraries.
+	// Versions of glibc before 2.34 consist of several libraries.
 	glibc := regexp.MustCompile(`^(lib(c|pthread|dl|resolv)|ld-linux.*)\.so\.\d+$`)
 	for _, name := range libraries {
 		if !glibc.MatchString(name) {
@@ -100,7 +100,7 @@ func TestLibraryLinksOnlyGlibc(t *testing.T) {
 	}
 }
 
-// After dlclose, the threads of the Go runtime would crash without their code.
+// Threads of the Go runtime would crash if dlclose unmapped their code.
 func TestLibraryCannotBeUnloaded(t *testing.T) {
 	const noDelete = 8 // DF_1_NODELETE in elf.h
 	flags, err := openELF(t).DynValue(elf.DT_FLAGS_1)

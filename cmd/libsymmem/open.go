@@ -25,14 +25,14 @@ func goOpen(length C.size_t, options *C.char) C.int {
 	})
 }
 
-// prepareOpen prepares the process for opening a world, and copies the options.
+// prepareOpen copies the options, and prepares the process for opening symmem.
 func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	text, err := textOf(length, options)
 	if err != nil {
 		return nil, err
 	}
 
-	C.symmem_watch_exit() // ignore frees while the process exits
+	C.symmem_watch_exit() // makes frees do nothing while the process exits
 	if err := importEnvironment(); err != nil {
 		return nil, err
 	}
@@ -40,15 +40,14 @@ func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// importEnvironment copies C's environment to Go's, which lacks changes since the library was
-// loaded.
+// importEnvironment updates Go's copy of the environment, made when the library was loaded.
 func importEnvironment() error {
 	entry := C.symmem_environment() // a null-terminated array of strings such as "NAME=value"
 	for entry != nil && *entry != nil {
 		name, value, _ := strings.Cut(C.GoString(*entry), "=")
 		old, isSet := os.LookupEnv(name)
-		isUnchanged := isSet && old == value
-		if name != "" && !isUnchanged {
+		isChanged := !isSet || old != value
+		if name != "" && isChanged {
 			if err := os.Setenv(name, value); err != nil {
 				return err
 			}
@@ -80,8 +79,8 @@ func goCallSites() C.int { return boolResult(library.RecordsCallSites) }
 
 // boolResult returns 1 if query returns true, and 0 if query returns false or panics.
 func boolResult(query func() bool) C.int {
-	answer := false // remains false after a panic
-	_ = binding.CatchPanic(func() error {
+	answer := false
+	_ = binding.CatchPanic(func() error { // after a panic, answer remains false
 		answer = query()
 		return nil
 	})

@@ -5,7 +5,7 @@ import "C"
 
 import "unsafe"
 
-// goPoolOpen implements symmem_pool_open.
+// goPoolOpen implements symmem_pool_open. domain is the group whose ranks share the pool.
 //
 //export goPoolOpen
 func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int) C.int {
@@ -54,11 +54,12 @@ func goAllocOn(
 //
 //export goFree
 func goFree(address unsafe.Pointer) C.int {
-	const delay = false // callers free in the same order on all ranks
+	const delay = false // symmem_free requires that all ranks free in the same order
 	return guard(func() error { return library.Free(uintptr(address), delay) })
 }
 
-// goReserve implements symmem_reserve and symmem_reserve_on.
+// goReserve implements symmem_reserve and symmem_reserve_on. If group is not 0, goReserve registers
+// the memory with the group.
 //
 //export goReserve
 func goReserve(
@@ -73,22 +74,22 @@ func goReserve(
 // goTrim implements symmem_trim.
 //
 //export goTrim
-func goTrim(pool C.int, keep C.size_t) C.int {
-	return guard(func() error { return library.Trim(int(pool), uint64(keep)) })
+func goTrim(pool C.int, keepBytes C.size_t) C.int {
+	return guard(func() error { return library.Trim(int(pool), uint64(keepBytes)) })
 }
 
 // goPoolSuspend implements symmem_pool_suspend.
 //
 //export goPoolSuspend
-func goPoolSuspend(pool, keep C.int, released *C.uint64_t) C.int {
+func goPoolSuspend(pool, keepContents C.int, releasedBytes *C.uint64_t) C.int {
 	return guard(func() error {
-		bytes, err := library.SuspendPool(int(pool), keep != 0)
+		bytes, err := library.SuspendPool(int(pool), keepContents != 0)
 		if err != nil {
 			return err
 		}
 
-		if released != nil { // null is permitted
-			*released = C.uint64_t(bytes)
+		if releasedBytes != nil { // null is permitted
+			*releasedBytes = C.uint64_t(bytes)
 		}
 
 		return nil

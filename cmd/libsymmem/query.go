@@ -32,8 +32,7 @@ func goPeerAddresses(
 	})
 }
 
-// storeAddresses runs call in guard, and stores the address for each rank in addresses, an array of
-// ranks elements.
+// storeAddresses runs call in guard and copies the result to addresses, an array of length ranks.
 func storeAddresses(
 	ranks C.size_t, addresses *C.uint64_t, call func() ([]uintptr, error),
 ) C.int {
@@ -77,14 +76,14 @@ func goNCCLWindow(
 			return nullPointerError("the address for the offset")
 		}
 
-		w, err := library.NCCLWindow(uint64(group), uint64(bytes), uintptr(address))
+		location, err := library.NCCLWindow(uint64(group), uint64(bytes), uintptr(address))
 		if err != nil {
 			return err
 		}
 
-		*comm = C.uint64_t(w.Communicator)
-		*window = C.uint64_t(w.Window)
-		*offset = C.uint64_t(w.Offset)
+		*comm = C.uint64_t(location.Communicator)
+		*window = C.uint64_t(location.Window)
+		*offset = C.uint64_t(location.Offset)
 		return nil
 	})
 }
@@ -107,8 +106,8 @@ func goSignalWordsClose(address unsafe.Pointer) C.int {
 	return guard(func() error { return library.CloseSignalWords(uintptr(address)) })
 }
 
-// goWindows implements symmem_windows. It copies up to capacity windows of a group to ranges, each
-// as two integers: address and size in bytes. It sets *count to the number of all windows.
+// goWindows implements symmem_windows. It copies the address and the size in bytes of up to
+// capacity windows to ranges, and sets *count to the number of all windows.
 //
 //export goWindows
 func goWindows(
@@ -172,7 +171,7 @@ func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) C.int {
 	code := C.int(C.SYMMEM_OK)
 	library.TakeWarning(func(warning string) bool {
 		code = copyText(capacity, text, length, func() (string, error) { return warning, nil })
-		hasBuffer := text != nil && capacity > 0 // otherwise the caller only asks for the length
+		hasBuffer := text != nil && capacity > 0 // otherwise, the caller asks for the length
 		return code == C.SYMMEM_OK && hasBuffer
 	})
 	return code
