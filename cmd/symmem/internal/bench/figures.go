@@ -23,13 +23,12 @@ import (
 // callTimes holds the measurements of a call in nanoseconds per call. With Compare, times at the
 // same index of two slices were measured on the same buffers in adjacent batches.
 type callTimes struct {
-	byLevel    [][]float64                     // by index in CollectiveOptions.Checks
-	byPath     map[symmem.PathChoice][]float64 // with Compare, of all paths except PathAuto
+	byLevel    [][]float64                     // by index in Checks; with Compare, only of PathAuto
+	byPath     map[symmem.PathChoice][]float64 // with Compare, of all other paths
 	takenPath  string                          // path that the calls in byLevel took
 	wrongCount int64                           // number of wrong elements in all outputs
 }
 
-// combineTimes combines the times of all runners. With Compare, byLevel has only those of PathAuto.
 func (o *CollectiveOptions) combineTimes(runners []*runner) *callTimes {
 	times := &callTimes{
 		byLevel: make([][]float64, len(o.Checks)),
@@ -120,13 +119,13 @@ func (o *CollectiveOptions) isPathChosenForSpeed(op *Operation) bool {
 	return !call.IsFloatMinOrMax()
 }
 
-// fixedPaths lists all paths between which PathAuto chooses.
+// fixedPaths lists all paths except PathAuto.
 var fixedPaths = []symmem.PathChoice{
 	symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
 }
 
-// setBaseline compares a result of PathAuto with the fastest path, and adds the median of each path
-// to the result.
+// setBaseline compares a result of PathAuto with the fastest path, and adds the medians of all
+// paths.
 func setBaseline(
 	result *report.Result, autoTimes []float64, timesByPath map[symmem.PathChoice][]float64,
 ) {

@@ -23,8 +23,8 @@ import (
 //	# Out of bounds values : 0 OK
 //	# Avg bus bandwidth    : 117.965
 //
-// The algorithm bandwidth (algbw) is 1 MiB divided by the time, in GB/s. For the bus bandwidth
-// (busbw), 1.5 MiB are divided by the time, because the link of each rank transfers 1.5 MiB.
+// The algorithm bandwidth (algbw) is 1 MiB divided by the time, in GB/s. The bus bandwidth (busbw)
+// is 1.5 MiB, which the link of each rank transfers, divided by the time.
 type NCCLTests struct {
 	Writer io.Writer
 
@@ -173,8 +173,7 @@ func (r *Row) takenPathsComment() string {
 	return "  # took " + outOfPlace + ", in place " + inPlace
 }
 
-// unrequestedPath returns the path of calls that could not take the requested path. For other
-// calls, and if result is nil, it returns "".
+// unrequestedPath returns the path of calls that could not take the requested path, or "".
 func unrequestedPath(result *report.Result) string {
 	if result == nil || result.Params["refused"] == nil {
 		return ""

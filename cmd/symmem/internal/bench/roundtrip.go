@@ -18,7 +18,7 @@ import (
 //
 // In trip n, the caller, a thread on the first processor, stores n in the word ping. The answerer,
 // a thread on the second processor, polls ping until it is n, and then stores n in the word pong.
-// The trip ends when the caller, which polls pong, reads n.
+// The caller polls pong until it is n.
 type Probe struct {
 	caller, answerer int // processor numbers
 }

@@ -16,8 +16,7 @@ import (
 //	#   operation     size                unchecked  checked  ratio
 //	#  all_reduce  1048576  out-of-place    20.0 us  20.4 us  0.98x
 //
-// The ratio is the time of the baseline divided by the time of the result. The output of nccl-tests
-// has such comments, which begin with #.
+// The ratio is the baseline's time divided by the result's time. In nccl-tests, # begins a comment.
 
 // writeTable writes rows as aligned columns. Each line begins with prefix.
 func writeTable(w io.Writer, prefix string, rows [][]string) error {
@@ -41,8 +40,8 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// WritePathTable writes a table that compares PathAuto, for which symmem chooses a path, with each
-// path. If a call cannot take a path, its cell is "none".
+// WritePathTable writes a table that compares PathAuto with each path. If a call cannot take a
+// path, the cell is "none".
 func WritePathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{

@@ -14,8 +14,8 @@ import (
 
 // A tuning table has rules such as "for all-reduces on 8 ranks, use the window path up to 64 KiB,
 // and the plain path above". Run measures calls of several sizes on each path, and replaces the
-// rules of the measured operations in a base table. If the base table also has times of smaller or
-// larger sizes, the new rules keep these times.
+// rules of the measured operations in a base table. The new rules
+// keep the times of smaller and larger sizes from the base table.
 
 // TuneOptions describes the measurements for a tuning table. Except for Date, Base and Progress,
 // the options must be the same on all ranks.

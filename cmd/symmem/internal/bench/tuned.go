@@ -17,8 +17,8 @@ import (
 //	operation  size                 buffers    plain   window  direct  noise  chosen     wins
 //	AllReduce  1KiB  out of place  symmetric  13.0 us  7.40 us       -  1.5 %  window  +75.7 %
 //
-// The window path wins by 75.7 %, because the plain path takes 13.0/7.4 = 1.757 times as long. If
-// the two-level path was measured, the column direct shows the two-level path.
+// The window path wins by 75.7 %, because the plain path takes 13.0/7.4 = 1.757 times as long. The
+// column direct also shows the two-level path.
 
 // WriteText writes a table of the measured sizes, and then each rule and each skipped operation.
 func (t *TuneResult) WriteText(w io.Writer) error {
@@ -65,8 +65,8 @@ func measuredRows(rule *tuning.Rule) [][]string {
 	return rows
 }
 
-// directOrTwoLevelUS returns the time of the direct or the two-level path. At most one of the two
-// was measured, so at least one of the times is 0.
+// directOrTwoLevelUS returns the time of the direct or two-level path. At most one was measured,
+// and the other time is 0.
 func directOrTwoLevelUS(p tuning.Point) float64 { return p.DirectUS + p.TwoLevelUS }
 
 func formatMicroseconds(us float64) string {
