@@ -40,8 +40,8 @@ func (m *matchedSequences) haveSameNumbers() bool {
 
 // numberOf returns the number of an event in its pool or group.
 func (m *matchedSequences) numberOf(e *history.Event) int64 {
-	// In a dump of PyTorch's Flight Recorder, the Size of a call is its number. In a trace of symmem,
-	// the Size of a group's calls is 0.
+	// In PyTorch's Flight Recorder dumps, the Size of a call is its number. In symmem's traces, the
+	// Size of a group's calls is 0.
 	hasNumberInSize := m.class == history.Calls && e.Size > 0
 	if hasNumberInSize {
 		return e.Size
@@ -50,7 +50,6 @@ func (m *matchedSequences) numberOf(e *history.Event) int64 {
 	return e.Number
 }
 
-// alignByNumber skips the requests before the first number that all partial traces contain.
 func (m *matchedSequences) alignByNumber(members []int) []int {
 	begin := m.firstCommonNumber(members)
 	skipped := make([]int, len(members))
@@ -160,13 +159,13 @@ func searchKeys(rank *history.Rank, s *history.Sequence, texts textNumbers) []re
 // often occur several times.
 const searchedRequests = 32
 
-// findBeginning returns the index in long at which the first requests of short occur. If they do
-// not occur, index is 0. If they occur several times, isUnique is false, and findBeginning returns
-// the occurrence closest to the index at which both traces would end with the same request.
+// findBeginning returns the index in long at which the first requests of short occur, or 0 if
+// they do not. If they occur several times, isUnique is false, and index is the occurrence that
+// best aligns the ends of long and short.
 func findBeginning(long, short []requestKey) (index int, isUnique bool) {
 	beginning := short[:min(searchedRequests, len(short))]
-	expected := len(long) - len(short) // the index if both traces end with the same request
-	distance := func(i int) int { return max(i-expected, expected-i) }
+	endAligned := len(long) - len(short)
+	distance := func(i int) int { return max(i-endAligned, endAligned-i) }
 	occurrences := 0
 	for i := range len(long) - len(beginning) + 1 {
 		if !slices.Equal(long[i:i+len(beginning)], beginning) {

@@ -19,8 +19,8 @@ type partialTrace struct {
 	class      history.Class
 	rank       int
 	first, end int // indexes of requests; older ones are lost
-	period     int // number of requests after which the requests repeat
-	step       int // from one request's number to the next; above 1 if messages also have numbers
+	period     int // number of requests before they repeat
+	step       int // difference of adjacent numbers; above 1 if messages have numbers too
 }
 
 func (p partialTrace) history() *history.Rank {

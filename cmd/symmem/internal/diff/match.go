@@ -16,8 +16,8 @@ type Options struct {
 	AllPools bool
 }
 
-// matchedSequences holds the event sequences of one memory pool, or of one group of ranks, which
-// Compare compares between ranks.
+// matchedSequences holds the event sequences to compare: on each rank, the sequence of one memory
+// pool or of one group of ranks.
 //
 // A group or a pool of symmem has the same ID on all ranks. PyTorch's pools can have the IDs 1 and
 // 2 on rank 0, but 1 and 3 on rank 1. They are then matched in the order of their first events.

@@ -82,8 +82,7 @@ func isInGroup(ranks []*history.Rank, i int, group string) bool {
 }
 
 // listedMembers returns the ranks of a group according to the files. It returns nil if no file
-// lists the ranks, or if two files list different ranks: these can be different groups with the
-// same ID.
+// lists the ranks, or if two files disagree, because several groups can have the same ID.
 func listedMembers(ranks []*history.Rank, group string) []int {
 	var members []int
 	for _, r := range ranks {

@@ -10,9 +10,9 @@ import (
 
 // Ranks that make the same requests to a pool should get the same places. Suppose that three ranks
 // allocate a block (request 0), free the block (1), and allocate another (2). On ranks 0 and 1, the
-// free completes, so request 2 gets the memory of the first block. On rank 2, a stream still uses
-// this memory, so request 2 gets other memory, and comparePlaces reports a difference. Request 0 is
-// the first request that all traces contain.
+// free completes, so request 2 gets the same memory. On rank 2, a stream still uses the first
+// block, so request 2 gets other memory, and comparePlaces reports a difference. Request 0 is the
+// first request that all traces contain.
 
 // place is the location of a block in a segment of memory.
 type place struct {
@@ -106,8 +106,8 @@ func (v *requestView) completedFrees(request int) []completedFree {
 }
 
 // explainPlaces states why a request has different places. Either different frees had completed, or
-// the allocators chose differently among the same blocks. The members of a subset have the same
-// place, so explainPlaces compares only the first members.
+// the allocators chose differently among the same blocks. Only the first member of each
+// subset is compared, because the members of a subset have the same place.
 func (c *comparison) explainPlaces(request int, subsets []subset) string {
 	const timing = "If other streams used a block (record_stream), its free completes at a time " +
 		"that varies between ranks."
@@ -182,7 +182,7 @@ func (c *comparison) noPlacesReason() string {
 // compares the first requestCount requests, which must be the same on all members.
 func (c *comparison) comparePlaces(requestCount int) {
 	if reason := c.noPlacesReason(); reason != "" {
-		// Calls of groups never have places, so they need no note.
+		// Calls of groups never have places.
 		if c.match.class != history.Calls {
 			c.result.Notes = append(c.result.Notes, "places were not compared: "+reason)
 		}

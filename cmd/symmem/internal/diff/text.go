@@ -105,7 +105,7 @@ func (t *textWriter) writeDifference(subject string, d *Difference) {
 
 // writeVariant writes a variant, with a letter for its index, and its call stack.
 func (t *textWriter) writeVariant(index int, v *Variant) {
-	const letterCount = 26 // A to Z; the letter after Z is A again
+	const letterCount = 26 // A follows Z
 	letter := string(rune('A' + index%letterCount))
 	kind := ""
 	if v.DifferenceKind != "" {

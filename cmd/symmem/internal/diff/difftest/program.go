@@ -128,8 +128,7 @@ func replaceFree(rng *rand.Rand, p Program, index int) Program {
 	return p
 }
 
-// newTensor returns an unused tensor number. The tensors of a random program have indexes of
-// requests as numbers.
+// newTensor returns an unused tensor number. RandomProgram numbers tensors by index of request.
 func newTensor(p Program) int { return len(p) + 1 }
 
 // changeTensor changes all requests of a tensor, in place.
@@ -159,9 +158,8 @@ func addTensor(rng *rand.Rand, p Program, index int) Program {
 }
 
 // FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1 if all are equal. An index counts only the requests of its pool. The numbers of
-// tensors and streams may differ, if the tensors and streams are first used in the same order. The
-// default stream must have the same uses.
+// programs, or -1 if all are equal. An index counts only the requests of its pool. Tensors and
+// streams are compared by order of first use, except for the default stream.
 func FirstDifference(a, b Program, pools int) []int {
 	firsts := make([]int, pools)
 	for pool := range firsts {

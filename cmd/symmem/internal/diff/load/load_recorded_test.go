@@ -17,13 +17,13 @@ import (
 // readRecordedFiles returns the files that bench/gpu/snapshots.sh recorded with PyTorch 2.11 on 4
 // H100 GPUs. The key names the planted difference and the kind of file: "extra_snapshot" has memory
 // snapshots with an extra request on one rank, and "call_calls" has dumps with a different call.
-// The files of a key are in the order of ranks.
+// The files of a key are sorted by rank.
 func readRecordedFiles(t *testing.T) map[string][][]byte {
 	t.Helper()
 	files := map[string][][]byte{}
 	// The archive is sorted by names, such as "extra_snapshot_rank2.pickle".
 	readArchive(t, "testdata/torch-2.11.tar.gz", func(name string, contents []byte) {
-		key, _, _ := strings.Cut(name, "_rank") // removes the rank
+		key, _, _ := strings.Cut(name, "_rank")
 		files[key] = append(files[key], contents)
 	})
 	return files

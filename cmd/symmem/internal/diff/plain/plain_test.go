@@ -66,7 +66,7 @@ func FuzzPickle(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, versionAndBody []byte) {
 		file := append([]byte(protocolOpcode), versionAndBody...)
-		_ = decode(t, file) // either result is correct; decode has checked the kind of error
+		_ = decode(t, file) // has checked the kind of error
 	})
 }
 
@@ -87,7 +87,7 @@ func FuzzJSON(f *testing.F) {
 		isObject := bytes.HasPrefix(file, []byte("{"))
 		isList := bytes.HasPrefix(file, []byte("["))
 		if !isObject && !isList {
-			return // Decode does not support such JSON
+			return // not supported
 		}
 
 		err := decode(t, file)
