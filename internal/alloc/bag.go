@@ -12,33 +12,33 @@ type bag struct {
 	heapCount uint32
 }
 
-// A search reads the root of the heap and the whole tail. It earns creditStep, in findInIndex, and
-// pays for each key of the tail. When the credit runs out, a search moves the tail into the heap.
+// A search reads the root of the heap and the whole tail. Each search earns creditStep, and spends
+// 1 for each key of the tail. A search that has spent all credit moves the tail into the heap.
 const (
 	creditStep = 4
 	maxCredit  = 1024
 )
 
-// noKey fills the slots after the last key, so that it never is the minimum.
+// noKey fills the unused slots of a bag. It is never the minimum, because it exceeds all keys.
 const noKey = ^uint64(0)
 
-// smallCapacity is the lowest capacity above 0. A search reads all slots of so small a bag, because
-// branches on the counts would be unpredictable.
+// smallCapacity is the lowest capacity above 0. A search of a bag with this capacity reads all
+// slots, even unused ones, because branches on the counts would be unpredictable.
 const smallCapacity = 4
 
 // freeBlocks holds the keys of all bags, and the bags for sizes above 1 MiB.
 type freeBlocks struct {
 	blockTable
-	keys []uint64 // bags own disjoint ranges of it; keys[0] is unused
-	// unusedArrays holds free lists of ranges. List n has ranges of 1<<n keys. The first key of a
-	// range is the start of the next one, or 0.
+	keys []uint64 // the arrays of all bags; keys[0] is unused
+	// unusedArrays[n] is the start of an unused array of 1<<n keys, or 0. The first key of an unused
+	// array is the start of the next one, or 0.
 	unusedArrays     [32]uint32
 	searchCredit     int         // shared by all bags
-	classes          []sizeClass // sizes above 1 MiB, by id; id 0 means none
+	classes          []sizeClass // bags for sizes above 1 MiB, by class id; id 0 means none
 	firstUnusedClass uint32      // head of a free list of class ids, or 0
 }
 
-// addKey adds a block to the tail, and stores the slot of its key in the block's record.
+// addKey adds a block to the tail of a bag. The block's record then contains the slot of the key.
 func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 	slot := bag.count
 	if slot == bag.capacity {
@@ -47,9 +47,10 @@ func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 
 	bag.count = slot + 1
 	f.keys[bag.start+slot] = b.key(id)
-	b.packed = uint64(Free) | uint64(slot)<<slotShift
+	b.markFree(slot)
 }
 
+// removeKey moves the last key to the slot of a key removed from the tail.
 func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	isInHeap := slot < bag.heapCount
 	isSparse := bag.count < bag.capacity/4
@@ -64,13 +65,14 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	key := keys[bag.start+last]
 	keys[bag.start+slot] = key
 	keys[bag.start+last] = noKey
-	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
+	f.blocks[key&idMask].markFree(slot)
 }
 
-// removeHeapKeyOrShrink expects bag.count to be decremented already. It halves a bag that was less
-// than a quarter full.
+// removeHeapKeyOrShrink completes the removal of a key after the caller has decremented bag.count.
+// It halves the capacity of a bag that was less than a quarter full.
 func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
 	last := bag.count // slot of the last key
+	wasSparse := last+1 < bag.capacity/4
 	if slot < bag.heapCount {
 		f.removeFromHeap(bag, slot)
 	} else {
@@ -78,18 +80,18 @@ func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
 	}
 
 	f.keys[bag.start+last] = noKey
-	oldCount := last + 1
-	if oldCount < bag.capacity/4 {
+	if wasSparse {
 		f.resizeBag(bag, bag.capacity/2)
 	}
 }
 
-// removeFromHeap expects bag.count to be decremented already.
+// removeFromHeap fills the slot with the last key of the heap, and the gap after the heap with the
+// last key of the tail. The caller has decremented bag.count.
 func (f *freeBlocks) removeFromHeap(bag *bag, slot uint32) {
 	bag.heapCount--
 	lastOfHeap, last := bag.heapCount, bag.count
 	if slot != lastOfHeap {
-		key := f.keys[bag.start+lastOfHeap] // replaces the removed key
+		key := f.keys[bag.start+lastOfHeap]
 		isLowerThanParent := slot > 0 && key < f.keys[bag.start+(slot-1)/2]
 		if isLowerThanParent {
 			f.siftUp(bag, slot, key)
@@ -99,20 +101,21 @@ func (f *freeBlocks) removeFromHeap(bag *bag, slot uint32) {
 	}
 
 	hasTail := lastOfHeap < last
-	if hasTail { // its last key fills the gap after the heap
+	if hasTail {
 		f.setSlot(bag, lastOfHeap, f.keys[bag.start+last])
 	}
 }
 
-// setSlot stores a key, and its slot in the block's record.
+// setSlot stores a key in a slot, and the slot in the record of the key's block.
 func (f *freeBlocks) setSlot(bag *bag, slot uint32, key uint64) {
 	f.keys[bag.start+slot] = key
-	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
+	f.blocks[key&idMask].markFree(slot)
 }
 
 // lowestBlock returns the id of the block with the lowest position. The bag must not be empty.
 func (f *freeBlocks) lowestBlock(bag *bag) uint32 {
 	if bag.capacity == smallCapacity {
+		// Unused slots contain noKey.
 		keys := (*[smallCapacity]uint64)(f.keys[bag.start:])
 		return uint32(min(keys[0], keys[1], keys[2], keys[3]) & idMask)
 	}
@@ -128,7 +131,7 @@ func (f *freeBlocks) lowestInLargeBag(bag *bag) uint32 {
 	}
 
 	keys := f.keys[bag.start:][:bag.count]
-	lowestKey := keys[0]
+	lowestKey := keys[0] // root of the heap
 	for slot := bag.heapCount; slot < uint32(len(keys)); slot++ {
 		lowestKey = min(lowestKey, keys[slot])
 	}
@@ -192,18 +195,21 @@ func (f *freeBlocks) resizeBag(bag *bag, capacity uint32) {
 		keys[i] = noKey
 	}
 
-	if bag.capacity > 0 { // add the old array to a free list
-		firstArray := &f.unusedArrays[bits.TrailingZeros32(bag.capacity)&31] // see allocArray
-		f.keys[bag.start] = uint64(*firstArray)
-		*firstArray = bag.start
+	if bag.capacity > 0 {
+		f.recycleArray(bag.start, bag.capacity)
 	}
 
 	bag.start, bag.capacity = start, capacity
 }
 
-// allocArray returns the start of an array, whose contents are undefined.
+// firstUnusedArray returns the head of the free list for a capacity, which is a power of two.
+func (f *freeBlocks) firstUnusedArray(capacity uint32) *uint32 {
+	return &f.unusedArrays[bits.TrailingZeros32(capacity)&31] // &31 avoids a bounds check
+}
+
+// allocArray returns the start of an array with undefined contents.
 func (f *freeBlocks) allocArray(capacity uint32) uint32 {
-	firstArray := &f.unusedArrays[bits.TrailingZeros32(capacity)&31] // &31 avoids a bounds check
+	firstArray := f.firstUnusedArray(capacity)
 	start := *firstArray
 	if start != 0 {
 		*firstArray = uint32(f.keys[start]) // the next unused array
@@ -213,4 +219,10 @@ func (f *freeBlocks) allocArray(capacity uint32) uint32 {
 	start = uint32(len(f.keys))
 	f.keys = append(f.keys, make([]uint64, capacity)...)
 	return start
+}
+
+func (f *freeBlocks) recycleArray(start, capacity uint32) {
+	firstArray := f.firstUnusedArray(capacity)
+	f.keys[start] = uint64(*firstArray)
+	*firstArray = start
 }

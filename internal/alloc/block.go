@@ -1,21 +1,22 @@
 package alloc
 
-// Stream is the caller's name for a stream, a queue of work for a device. Ranks may name the same
-// stream differently, but agree on its Core.Number.
+// Stream is the caller's name for a queue of device work. Ranks can use different names for a
+// stream, but its Core.Number is the same on all of them.
 type Stream int32
 
-// Handle identifies a block until the block is freed. It is never 0, and repeats only after 1<<32
-// other blocks.
+// Handle identifies a block until the block is freed. It is never 0. A handle cannot recur before
+// 1<<32 blocks have been freed.
 type Handle uint64
 
-// makeHandle combines the id of a record with its generation, which changes when a block is freed.
+// makeHandle combines the id and the generation of a block record. Freeing the block changes the
+// generation.
 func makeHandle(id, generation uint32) Handle {
 	return Handle(generation)<<32 | Handle(id)
 }
 
-// Block describes an allocated range of a segment. It fits into registers.
+// Block describes an allocated range of a segment.
 type Block struct {
-	Segment int32 // ordinal
+	Segment int32 // position in the order of creation, from 0
 	Offset  int64 // bytes from the start of the segment
 	Size    int64 // bytes
 	Handle  Handle
@@ -24,46 +25,47 @@ type Block struct {
 // State is the state of a block.
 type State uint8
 
-// Free turns a live block into a free, parked or deferred one.
+// A freed block is free, parked or deferred.
 const (
 	unusedRecord State = iota // also the state of sentinels and of placer.lastFreed
-	Free                      // ready for an Alloc of its stream
+	Free                      // its stream can allocate it
 	Live                      // allocated
-	Parked                    // freed while pinned, until the last Unpin; or kept by Rebuild
-	Deferred                  // freed while other streams can use it, until StreamCompleted or Alloc
+	Parked                    // freed, but pinned, or kept by Rebuild
+	Deferred                  // freed, but other streams may still use it
 )
 
 func (s State) String() string {
 	return [...]string{"unused record", "free", "live", "parked", "deferred"}[s]
 }
 
-// Records pack a position or size into 38 bits, and the id of a block or region, or 0, into 26.
+// Some words of a block record have a position or size in the high 38 bits, and the id of a block
+// or region in the low 26 bits.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
 	maxBlocks = 1 << idBits // also limits the number of regions
 )
 
-// maxPosition limits positions, which count units of 512 bytes across all segments.
+// maxPosition exceeds all positions, which count units of 512 bytes across all segments.
 const maxPosition = uint64(1) << (64 - idBits)
 
 // block is a record of 32 bytes, so that reading it costs at most one cache miss. The blocks of a
-// region, a part of a segment, form a circular list in order of position. A sentinel, a record
-// without memory, closes the list.
+// region (a part of a segment) form a circular list in order of position. The list ends with a
+// sentinel, which is a record without memory.
 type block struct {
 	positionAndRegion uint64 // position and region id
 	unitsAndPrev      uint64 // size in units and id of the previous block
 	next              uint32 // id of the next block in the region, or of the next unused record
-	generation        uint32 // number of blocks freed so far that used this record
-	// packed holds the state, hasRareFieldsBit and, in the high bits, the slot of a free block in its
-	// bag or the requested bytes of any other block.
+	generation        uint32 // number of freed blocks that used this record
+	// packed holds the state and hasRareFieldsBit in the low 4 bits. The high bits hold the requested
+	// bytes or, for a free block, the slot in its bag (see freeBlocks).
 	packed uint64
 }
 
 // The parts of block.packed.
 const (
 	stateMask        = 7
-	hasRareFieldsBit = 8 // set once the block has been pinned, kept or used by another stream
+	hasRareFieldsBit = 8 // the block has been pinned, used by another stream or kept by Rebuild
 	requestedShift   = 4
 	slotShift        = 4
 )
@@ -71,9 +73,9 @@ const (
 // rareFields holds the fields that most blocks do not need.
 type rareFields struct {
 	pins                       int32  // calls of Core.Pin minus calls of Unpin
-	firstUse                   uint32 // index in useTable.uses, or 0
+	firstUse                   uint32 // first use by another stream, in useTable.uses, or 0
 	prevDeferred, nextDeferred uint32 // neighbors in the owner stream's list, or 0
-	isKept                     bool   // whether the block stays allocated until the next Rebuild
+	isKept                     bool   // whether Rebuild keeps the block allocated until the next one
 }
 
 func (b *block) position() uint64  { return b.positionAndRegion >> idBits }
@@ -85,7 +87,7 @@ func (b *block) setPrev(id uint32) { b.unitsAndPrev = b.unitsAndPrev&^idMask | u
 func (b *block) state() State      { return State(b.packed & stateMask) }
 func (b *block) setState(s State)  { b.packed = b.packed&^stateMask | uint64(s) }
 
-// requested returns bytes. The block must not be free.
+// requested returns the requested size in bytes. The block must not be free.
 func (b *block) requested() int64 { return int64(b.packed >> requestedShift) }
 
 // slot returns the index of the block's key in a bag. The block must be free.
@@ -94,7 +96,10 @@ func (b *block) slot() uint32 { return uint32(b.packed >> slotShift) }
 // key combines the position with the id, so that keys sort by position.
 func (b *block) key(id uint32) uint64 { return b.positionAndRegion&^idMask | uint64(id) }
 
-// setRange keeps the id of the previous block.
+// markFree makes a block free. slot is the index of the block's key in a bag.
+func (b *block) markFree(slot uint32) { b.packed = uint64(Free) | uint64(slot)<<slotShift }
+
+// setRange does not change prev.
 func (b *block) setRange(positionAndRegion, units uint64) {
 	b.positionAndRegion = positionAndRegion
 	b.unitsAndPrev = units<<idBits | b.unitsAndPrev&idMask
@@ -107,7 +112,7 @@ type blockTable struct {
 	firstUnusedBlock uint32 // head of a free list of record ids, or 0
 }
 
-// newBlock returns the id of a record. It can reallocate the table, which invalidates pointers.
+// newBlock returns the id of an unused record. It can move all records, which invalidates pointers.
 func (t *blockTable) newBlock() uint32 {
 	if id := t.firstUnusedBlock; id != 0 {
 		t.firstUnusedBlock = t.blocks[id].next
@@ -119,8 +124,7 @@ func (t *blockTable) newBlock() uint32 {
 	return uint32(len(t.blocks) - 1)
 }
 
-// dropBlock adds a record to the free list. It keeps the generation, so that old handles remain
-// invalid.
+// dropBlock keeps the generation of the record, so that old handles remain invalid.
 func (t *blockTable) dropBlock(b *block, id uint32) {
 	b.packed = uint64(unusedRecord)
 	b.next = t.firstUnusedBlock
@@ -134,13 +138,13 @@ func (t *blockTable) resolveHandle(h Handle) (uint32, error) {
 		return 0, ErrForeign
 	}
 
-	newerBy := int32(generation - t.blocks[id].generation) // handles wraparound
-	if newerBy < 0 {
+	aheadBy := int32(generation - t.blocks[id].generation) // correct after a wraparound
+	if aheadBy < 0 {
 		return 0, ErrFreed
 	}
 
 	isAllocated := t.blocks[id].state() >= Live // live, parked or deferred
-	if newerBy > 0 || !isAllocated {
+	if aheadBy > 0 || !isAllocated {
 		return 0, ErrForeign // this Core has never issued such a handle
 	}
 

@@ -12,7 +12,7 @@ const Unit = 512
 
 const unitShift = 9 // log2 of Unit
 
-// MaxSize is the maximum size of a request in bytes. Block records have 38 bits for sizes in units.
+// MaxSize is the maximum size of a request or segment: 64 TiB.
 const MaxSize = int64(1) << 46
 
 // Policy breaks ties between free blocks of the best size.
@@ -39,12 +39,15 @@ func (p Policy) String() string {
 type Sizing uint8
 
 const (
-	// Geometric doubles the mapped memory with each segment. It splits a block for a smaller request
-	// if at least one Unit remains.
+	// Geometric doubles the mapped memory with each segment. It splits a block if at least one Unit
+	// remains.
 	Geometric Sizing = iota
-	// Stepped follows PyTorch. Requests up to 1 MiB get segments of 2 MiB, and those below 10 MiB
-	// segments of 20 MiB. Others get segments of their size, rounded up to 2 MiB. Requests above 1 MiB
-	// split a block only if more than 1 MiB remains.
+	// Stepped follows PyTorch:
+	//
+	//	request          new segment                   splits a block if
+	//	up to 1 MiB      2 MiB                         at least one Unit remains
+	//	below 10 MiB     20 MiB                        more than 1 MiB remains
+	//	others           request, rounded up to 2 MiB  more than 1 MiB remains
 	Stepped
 )
 
@@ -67,7 +70,7 @@ type Config struct {
 
 	// First is the size of the first segment in bytes, for Geometric sizing; 0 means 64 MiB.
 	First int64
-	// Granularity is a power of two in bytes that divides the segment sizes of Geometric sizing; 0
+	// Granularity divides all segment sizes of Geometric sizing. It is a power of two in bytes; 0
 	// means 2 MiB.
 	Granularity int64
 }
@@ -101,12 +104,13 @@ func (c Config) Validate() error {
 }
 
 // remainingSegment returns the size of the largest segment that Capacity permits. It returns 0 if
-// this is too small for the request, and for Stepped sizing, whose sizes are fixed.
+// the request does not fit, or if Sizing is Stepped, which has fixed sizes.
 func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
-	bytes := (c.Capacity - mappedBytes) &^ (c.Granularity - 1) // round down
-	if bytes < requestBytes || c.Sizing == Stepped {
+	availableBytes := c.Capacity - mappedBytes
+	segmentBytes := availableBytes &^ (c.Granularity - 1) // rounded down
+	if segmentBytes < requestBytes || c.Sizing == Stepped {
 		return 0
 	}
 
-	return bytes
+	return segmentBytes
 }

@@ -6,9 +6,9 @@ import (
 )
 
 // lifetimes decides when freed memory can be allocated again. Suppose that stream 1 owns a block
-// and the program frees it while work of stream 2 may still use it. deferBlock then reports an
-// event for the caller to record on stream 2. The block becomes free when the caller reports that
-// stream 2 is complete, or earlier if stream 1 needs memory and waits for the event on the device.
+// and the program frees it while stream 2 may still use it. deferBlock then asks the caller to
+// record an event on stream 2. The block becomes free once stream 2 is complete, or earlier if
+// stream 1 needs memory: stream 1 then waits for the event on the device.
 type lifetimes struct {
 	placer
 	streamTable
@@ -18,8 +18,8 @@ type lifetimes struct {
 	deferringStreams []uint32 // result of streamsWithDeferrals, reused by each call
 }
 
-// prepareFree clears the reports of the previous call. If that call was a Free, prepareFree merges
-// the freed block with its neighbors.
+// prepareFree clears the reports of the previous call and merges the last freed block, if any, with
+// its neighbors.
 func (l *lifetimes) prepareFree() {
 	if l.reports.hasEntries {
 		l.reports.clear()
@@ -30,10 +30,12 @@ func (l *lifetimes) prepareFree() {
 	}
 }
 
-// freeOrPark frees, defers or parks a live block and returns the new state. The memory of a parked
-// block stays allocated.
+// freeOrPark parks a live block that is pinned or kept, and frees or defers any other live block.
+// It returns the new state.
 func (l *lifetimes) freeOrPark(b *block, id uint32) State {
-	if l.rareFields[id].pins > 0 || l.rareFields[id].isKept {
+	fields := &l.rareFields[id]
+	staysAllocated := fields.pins > 0 || fields.isKept
+	if staysAllocated {
 		b.setState(Parked)
 		l.counts.parkedBytes += b.size()
 		return Parked
@@ -42,6 +44,7 @@ func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	return l.freeOrDefer(id)
 }
 
+// freeOrDefer defers a block that other streams may still use, and frees any other block.
 func (l *lifetimes) freeOrDefer(id uint32) State {
 	l.removeCompleteUses(&l.rareFields[id], l.streams)
 	hasUses := l.rareFields[id].firstUse != 0
@@ -54,7 +57,7 @@ func (l *lifetimes) freeOrDefer(id uint32) State {
 	return Free
 }
 
-// deferBlock reports one event to record for each stream that can still use the block.
+// deferBlock reports one event to record for each stream that may still use the block.
 func (l *lifetimes) deferBlock(id uint32) {
 	l.deferralCount++
 	l.reports.hasEntries = true
@@ -71,9 +74,8 @@ func (l *lifetimes) deferBlock(id uint32) {
 	l.counts.deferredBytes += b.size()
 }
 
-// endDeferral ends a stream's use of a deferred block, and frees the block after its last use.
-// Blocks deferred after lastDeferral keep their uses, because the stream's later work may not be
-// complete.
+// endDeferral ends a stream's use of a deferred block, and frees the block if no use remains. It
+// ignores blocks deferred after lastDeferral, which later work of the stream may still use.
 func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	fields := &l.rareFields[id]
 	isRemoved := l.removeUse(fields, streamID, lastDeferral)
@@ -84,8 +86,8 @@ func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	}
 }
 
-// freeAndReportWaits frees a deferred block before its uses are complete. It reports the events for
-// which the next user of the memory must wait.
+// freeAndReportWaits frees a deferred block before its uses are complete. It reports the events
+// that the next user of the memory must wait for.
 func (l *lifetimes) freeAndReportWaits(id uint32) {
 	fields := &l.rareFields[id]
 	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
@@ -115,11 +117,11 @@ func (l *lifetimes) freeDeferred(id uint32) {
 }
 
 func (l *lifetimes) ownerOf(b *block) *stream {
-	streamID := l.indexIDOf(b) / 2 // see selectStream
+	streamID := l.indexIDOf(b) / 2 // each stream has two indexes
 	return &l.streams[streamID]
 }
 
-// appendDeferred appends a block to its owner's list of deferred blocks.
+// appendDeferred adds a block to the end of its owner's list of deferred blocks.
 func (l *lifetimes) appendDeferred(id uint32) {
 	owner, fields := l.ownerOf(&l.blocks[id]), &l.rareFields[id]
 	fields.prevDeferred = owner.lastDeferred
@@ -164,8 +166,8 @@ func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	return l.deferringStreams
 }
 
-// indexFor selects the stream of a request and returns the id of its index of free blocks for this
-// size, which must be rounded up to units.
+// indexFor selects the stream of a request, and returns the id of the free-block index for the
+// request's size. roundedBytes is a multiple of Unit.
 func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	if stream != l.selectedStream {
 		l.selectStream(stream)
@@ -174,19 +176,19 @@ func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	return l.selectedIndex + l.config.smallIndexBit(roundedBytes)
 }
 
-// selectStream caches the index of the latest request's stream, and numbers a new stream.
+// selectStream caches the first index of a stream for the next request, and numbers a new stream.
 func (l *lifetimes) selectStream(stream Stream) {
 	streamID := l.ensureStream(stream)
 	l.assignNumber(streamID)
 	l.selectedStream = stream
-	l.selectedIndex = streamID * 2 // each stream has two indexes, for large and small requests
+	l.selectedIndex = streamID * 2 // for large requests; the next index is for small ones
 }
 
 func (l *lifetimes) ensureStream(stream Stream) uint32 {
 	streamID, isKnown := l.streamIDs[stream]
 	if !isKnown {
 		streamID = l.addStream(stream)
-		l.indexes = append(l.indexes, nil, nil) // both are created when the stream gets memory
+		l.indexes = append(l.indexes, nil, nil) // for large and small requests; nil until needed
 	}
 
 	return streamID
@@ -201,7 +203,7 @@ func (l *lifetimes) stateView(id uint32) View {
 		Pins:   l.rareFields[id].pins,
 	}
 	if b.state() == Free {
-		view.Handle = 0 // free blocks have no handle
+		view.Handle = 0
 	}
 
 	return view

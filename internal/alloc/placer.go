@@ -2,9 +2,10 @@ package alloc
 
 import "fmt"
 
-// placer chooses free blocks for requests and counts memory. Each stream has an index of its free
-// blocks. Free does not index a block but stores it in lastFreed, because the next Alloc often
-// takes it back. Positions and sizes are in units of 512 bytes, across all segments.
+// placer chooses free blocks for requests and counts memory. Each stream has two indexes of free
+// blocks, for large and small requests. The latest freed block stays outside an index, in
+// lastFreed, because the next Alloc often takes it back. Positions count units of 512 bytes across
+// all segments.
 type placer struct {
 	layout
 	config      Config
@@ -12,23 +13,24 @@ type placer struct {
 	arenaEnd    uint64 // position after the last segment
 	mappedBytes int64  // sum of all segment sizes
 	counts      counts
-	freeCount   uint64 // increases when a block becomes free, and when Seize takes memory
-	lastOwner   uint32 // number of the stream that owns the block of the latest call
+	freeCount   uint64 // number of blocks freed so far; invalidateMarks also increases it
+	lastOwner   uint32 // number of the stream that owns the latest returned block
 
 	// The latest Alloc, until another call resets lastAllocated.
 	lastAllocated      uint32 // block id, or 0
 	lastAllocatedUnits uint64 // requested size
-	lastAllocatedIndex uint32 // index for the request
+	lastAllocatedIndex uint32 // index id for the request
 
 	// The latest Free, until the block is live again or in an index.
 	lastFreed            uint32 // block id, or 0
-	lastFreedIndex       uint32
-	isLastAllocatedFreed bool // whether lastFreed was freed right after its Alloc
+	lastFreedIndex       uint32 // id of the index that the block will enter
+	isLastAllocatedFreed bool   // whether lastFreed was freed right after its Alloc
 	lastFreedNeighbors   neighborStates
 }
 
 // findBlock returns the best free block for a request, and its size. It also merges lastFreed into
-// its index: if this is the searched index, only after a first search, which is faster.
+// an index. If this is the searched index, findBlock first searches without lastFreed, for speed,
+// and searches again if the merge may change the result.
 func (p *placer) findBlock(
 	index *sizeIndex, units uint64, indexID uint32,
 ) (id uint32, foundUnits uint64) {
@@ -47,10 +49,11 @@ func (p *placer) findBlock(
 
 	mergedUnits := p.mergeLastFreedInto(index)
 	b := &p.blocks[id]
-	// For a block that is too small, the difference wraps around to a huge number. Equal sizes need a
-	// new search, which compares positions.
-	canMergedBeBetter := mergedUnits-units <= foundUnits-units
-	// The merge can have absorbed the found block. Record 0 is never Free.
+	// If a block is too small, the surplus wraps around to a huge number. With equal surpluses, the
+	// lower block is better.
+	mergedSurplus, foundSurplus := mergedUnits-units, foundUnits-units
+	canMergedBeBetter := mergedSurplus <= foundSurplus
+	// The merge can absorb the found block. Without a found block, id is 0, and record 0 is not Free.
 	isFoundGone := b.units() != foundUnits || b.state() != Free
 	if canMergedBeBetter || isFoundGone {
 		return p.findInIndex(index, units)
@@ -59,11 +62,12 @@ func (p *placer) findBlock(
 	return id, foundUnits
 }
 
-// takeFront splits a free block of foundUnits and returns the id of its front, which leaves the
-// index. The rest keeps id. A block that must not be split leaves the index as a whole.
+// takeFront removes the first units of a free block from the index and returns the id of this front
+// part. The rest keeps id. If the block must not be split, takeFront removes all of it. foundUnits
+// is the size of the block.
 func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64) uint32 {
 	restUnits := foundUnits - units
-	// config.shouldSplit permits every Geometric split; isGeometric only saves the call.
+	// Geometric sizing permits every split. Testing isGeometric first saves the call.
 	shouldSplit := restUnits > 0 && (p.isGeometric ||
 		p.config.shouldSplit(int64(units)<<unitShift, int64(restUnits)<<unitShift))
 	if !shouldSplit {
@@ -74,7 +78,7 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	frontID := p.newBlock()
 	b, frontBlock := &p.blocks[id], &p.blocks[frontID] // after newBlock, which can move the records
 	frontBlock.positionAndRegion = b.positionAndRegion
-	frontBlock.unitsAndPrev = units << idBits // linkAfter adds prev
+	frontBlock.unitsAndPrev = units << idBits // linkAfter sets prev
 	frontBlock.next = id
 	p.linkAfter(frontBlock, b.prev(), frontID)
 	b.setPrev(frontID)
@@ -90,19 +94,19 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	return frontID
 }
 
-// makeLive expects a block that is in no index. size is the number of requested bytes.
-func (p *placer) makeLive(id uint32, size int64) Block {
+// makeLive allocates a block that is in no index.
+func (p *placer) makeLive(id uint32, requestedBytes int64) Block {
 	b := &p.blocks[id]
-	b.packed = uint64(Live) | uint64(size)<<requestedShift
+	b.packed = uint64(Live) | uint64(requestedBytes)<<requestedShift
 	region := p.regionOf(b)
 	view := region.blockView(b, id)
 	p.lastOwner = region.owner
 	if end := b.position() + b.units(); end > region.dirtyEnd {
-		region.dirtyEnd = end // queued work can use memory below it
+		region.dirtyEnd = end // queued work can use memory below dirtyEnd
 	}
 
 	p.counts.liveCount++
-	p.counts.requestedBytes += size
+	p.counts.requestedBytes += requestedBytes
 	usedBytes := p.counts.usedBytes + view.Size
 	p.counts.usedBytes = usedBytes
 	if usedBytes > p.counts.peakUsedBytes {
@@ -118,8 +122,8 @@ func (p *placer) makeFree(b *block, id uint32) {
 	p.mergeBlock(p.indexes[p.indexIDOf(b)], b, id, p.neighborStates(b))
 }
 
-// invalidateHandle also subtracts the block from the counts. The caller must then add the block to
-// an index or store it in lastFreed.
+// invalidateHandle ends an allocation and subtracts it from the counts. The caller must then add
+// the block to an index or store it in lastFreed.
 func (p *placer) invalidateHandle(b *block) {
 	p.counts.usedBytes -= b.size()
 	p.counts.requestedBytes -= b.requested()
@@ -128,8 +132,8 @@ func (p *placer) invalidateHandle(b *block) {
 	b.packed = uint64(unusedRecord)
 }
 
-// tryReserve reserves the first units of the best free block for its stream, so that no other
-// stream takes them. It returns false if no block is large enough.
+// tryReserve reserves the first units of the best free block, so that no other stream takes them.
+// It returns false if no block is large enough.
 func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	id, _ := p.findBlock(p.indexes[indexID], units, indexID)
 	if id == 0 {
@@ -141,11 +145,11 @@ func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	return true
 }
 
-// newOutOfMemoryError reports the free memory of both indexes of the stream to which indexID
-// belongs.
+// newOutOfMemoryError reports the free memory of a stream. indexID is one of the stream's two
+// indexes.
 func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	e := &OutOfMemoryError{Requested: size, Capacity: p.config.Capacity}
-	largeIndex, smallIndex := indexID&^1, indexID|1 // for large and small requests
+	largeIndex, smallIndex := indexID&^1, indexID|1
 	for _, id := range [2]uint32{largeIndex, smallIndex} {
 		if index := p.indexes[id]; index != nil {
 			e.Free += p.freeBytes(index)
@@ -156,12 +160,13 @@ func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	return e
 }
 
-// segmentBase returns the position of a new segment: the end of the arena with CreationOrder, or
+// segmentBase returns the position of a new segment: the end of the last one with CreationOrder, or
 // the address in units with AddressOrder.
 func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
-	hasBlockIDs := len(p.blocks)+2 <= maxBlocks // for a block and a sentinel
-	hasRegionID := len(p.regions)+1 <= maxBlocks
+	const newBlocks, newRegions = 2, 1 // a free block, a sentinel, and their region
+	hasBlockIDs := len(p.blocks)+newBlocks <= maxBlocks
+	hasRegionID := len(p.regions)+newRegions <= maxBlocks
 	if p.arenaEnd+units > maxPosition || !hasBlockIDs || !hasRegionID {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
 	}
@@ -177,7 +182,7 @@ func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	return address >> unitShift, nil
 }
 
-// createRegion returns the id of a new region, a part of a segment that belongs to one stream. The
+// createRegion creates a region, which is a part of a segment that belongs to one stream. The
 // region has one free block. owner is the stream's number.
 func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
 	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
@@ -194,7 +199,7 @@ func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal
 		p.indexes[indexID] = new(sizeIndex)
 	}
 
-	// The blocks of a region form a circular list, closed by the sentinel, a record without memory.
+	// The block and the sentinel, a record without memory, form a circular list.
 	b, sentinel := &p.blocks[blockID], &p.blocks[sentinelID]
 	b.positionAndRegion = base<<idBits | uint64(regionID)
 	b.unitsAndPrev = units<<idBits | uint64(sentinelID)
@@ -216,7 +221,7 @@ func (p *placer) isSegmentFree(s *segment) bool {
 	return true
 }
 
-// dropRegions drops a region and all later ones of its segment. Each must be one free block.
+// dropRegions drops a region and all later regions of the segment. Each must be one free block.
 func (p *placer) dropRegions(regionID uint32) {
 	for regionID != 0 {
 		region := p.regions[regionID] // copy, because dropRegion clears the record

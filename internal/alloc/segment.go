@@ -10,17 +10,17 @@ type Segment struct {
 	Ordinal int32 // position in the order of creation, from 0; never reused
 	Bytes   int64
 	Address uint64 // as passed to AddSegment
-	Stream  Stream // for which the segment was mapped
+	Stream  Stream // stream for which the segment was mapped
 }
 
 // segment is the record of a segment. Records of removed segments stay, with 0 bytes.
 type segment struct {
-	base        uint64 // see placer.segmentBase
+	base        uint64 // position of the first unit; see placer.segmentBase
 	bytes       int64
 	address     uint64
-	indexID     uint32 // free-block index for which the segment was mapped
+	indexID     uint32 // id of the free-block index for which the segment was mapped
 	firstRegion uint32 // head of the list of regions, each owned by one stream
-	isRetired   bool   // whether Rebuild has ended its use for new requests
+	isRetired   bool   // set by Rebuild: the segment serves no more requests
 }
 
 // AddSegment adds the segment that growth requested, which the caller has mapped at address, and
@@ -34,7 +34,7 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	ordinal := int32(len(c.segments))
 	minBytes := max(1, growth.minBytes)
 	isSizeValid := bytes >= minBytes && bytes <= MaxSize && bytes%Unit == 0
-	isIndexValid := int(indexID) < len(c.indexes) // fails for a Growth of a Core with more streams
+	isIndexValid := int(indexID) < len(c.indexes) // another Core's Growth can have a higher one
 	if !isSizeValid || !isIndexValid {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
@@ -70,8 +70,8 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 type View struct {
 	Block
 	State  State
-	Stream Stream // stream that owns the block's memory
-	Pins   int32  // number of calls of Pin that no Unpin has undone
+	Stream Stream // stream that owns the memory
+	Pins   int32  // calls of Pin minus calls of Unpin
 }
 
 // Blocks yields all blocks of a segment in the order of their offsets. The Core must not change
@@ -87,9 +87,9 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	}
 }
 
-// Trim removes segments without allocated blocks, newest first, while at least minMappedBytes stay
-// mapped. It returns them for the caller to unmap. The slice is valid until the next change of the
-// Core.
+// Trim removes segments without allocated blocks, newest first, but leaves at least minMappedBytes
+// mapped. The caller must unmap the returned segments. The slice is valid until the next change of
+// the Core.
 func (c *Core) Trim(minMappedBytes int64) []Segment {
 	c.mergeLastFreed()
 	c.reports.clear()
@@ -112,12 +112,12 @@ func (c *Core) Trim(minMappedBytes int64) []Segment {
 	return c.reports.trimmed
 }
 
-// Inventory lists all segments, and the blocks that are live or pinned, for CommonLayout. It
-// returns ErrDeferred if the Core has deferred blocks.
+// Inventory lists all segments and all live or pinned blocks, for CommonLayout. It returns
+// ErrDeferred if the Core has deferred blocks.
 func (c *Core) Inventory() (Inventory, error) {
 	c.mergeLastFreed()
 	var inventory Inventory
-	streamNumbers := map[Stream]uint32{0: 0} // see HeldBlock.Stream
+	streamNumbers := map[Stream]uint32{0: 0} // for HeldBlock.Stream
 	for ordinal := range c.segments {
 		extent := c.segments[ordinal].extent()
 		inventory.Segments = append(inventory.Segments, extent)
@@ -130,28 +130,30 @@ func (c *Core) Inventory() (Inventory, error) {
 				return Inventory{}, fmt.Errorf("listing blocks: %w", ErrDeferred)
 			}
 
-			isKeptOnly := v.State == Parked && v.Pins == 0 // by the last Rebuild; the next one frees it
-			if v.State == Free || isKeptOnly {
-				continue
+			isHeld := v.State == Live || v.Pins > 0
+			if isHeld {
+				inventory.Blocks = append(inventory.Blocks, c.heldBlock(v, streamNumbers))
 			}
-
-			held := HeldBlock{
-				Range:  fullRange(v.Block, c.fullRanges), // even if Rebuild has shortened it
-				Live:   v.State == Live,
-				Pinned: v.Pins > 0,
-			}
-			if held.Live {
-				held.Stream = ensureNumber(streamNumbers, v.Stream)
-			}
-
-			inventory.Blocks = append(inventory.Blocks, held)
 		}
 	}
 
 	return inventory, nil
 }
 
-// extent returns the zero Extent for a removed or retired segment.
+func (c *Core) heldBlock(v View, streamNumbers map[Stream]uint32) HeldBlock {
+	held := HeldBlock{
+		Range:  fullRange(v.Block, c.fullRanges), // undoes shortening by Rebuild
+		Live:   v.State == Live,
+		Pinned: v.Pins > 0,
+	}
+	if held.Live {
+		held.Stream = ensureNumber(streamNumbers, v.Stream)
+	}
+
+	return held
+}
+
+// extent returns the zero Extent if the segment is removed or retired.
 func (s *segment) extent() Extent {
 	if s.bytes == 0 || s.isRetired {
 		return Extent{}
@@ -160,7 +162,7 @@ func (s *segment) extent() Extent {
 	return Extent{Bytes: s.bytes, Small: isSmallIndex(s.indexID)}
 }
 
-// ensureNumber returns a stream's number, the next free one for a new stream.
+// ensureNumber returns the number of a stream. A new stream gets the next number.
 func ensureNumber(numbers map[Stream]uint32, stream Stream) uint32 {
 	number, isKnown := numbers[stream]
 	if !isKnown {
@@ -174,14 +176,14 @@ func ensureNumber(numbers map[Stream]uint32, stream Stream) uint32 {
 // Rebuild adopts the Arrangement that CommonLayout returned. Live and pinned blocks keep their
 // positions and handles. Before the call, wait for each stream and call StreamCompleted.
 //
-// Each span of 2 MiB then belongs to the stream of its live blocks, or to stream 0 if it has none.
-// All streams can take free memory of stream 0 without waiting, unless a parked block follows it.
-// Streams get new numbers.
+// Each span of 2 MiB then belongs to the stream of its live blocks, or to stream 0 if it has no
+// live block. All streams can take free memory of stream 0 without waiting, unless a parked block
+// follows it. Streams get new numbers.
 //
-// The Arrangement retires segments that the ranks do not share. Rebuild returns the retired
-// segments without blocks for the caller to unmap.
+// The Arrangement retires segments that the ranks do not share. Rebuild returns those that contain
+// no block, and the caller must unmap them.
 //
-// Error: ErrDeferred if there are deferred blocks. The Core is then unchanged.
+// Rebuild returns ErrDeferred, and changes nothing, if the Core has deferred blocks.
 func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 	c.mergeLastFreed()
 	c.reports.clear()
@@ -204,7 +206,7 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 		switch r.rebuildSegment(int32(ordinal), extent, held[ordinal]) {
 		case segmentAbsent, segmentUsable:
 		case segmentRetired:
-			c.hasKeptMemory = true // the segment's blocks keep it mapped
+			c.hasKeptMemory = true // blocks keep the segment mapped
 		case segmentEmpty:
 			unusedSegments = append(unusedSegments, c.segmentView(int32(ordinal)))
 			c.segments[ordinal] = segment{}
@@ -216,6 +218,6 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 	return unusedSegments, nil
 }
 
-// HasKeptMemory reports whether the latest Rebuild kept ranges or left retired segments mapped,
-// which another Rebuild can free.
+// HasKeptMemory reports whether the latest Rebuild kept ranges or left retired segments mapped.
+// Another Rebuild can free this memory.
 func (c *Core) HasKeptMemory() bool { return c.hasKeptMemory }

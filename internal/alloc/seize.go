@@ -1,24 +1,24 @@
 package alloc
 
-// gap is a range of free memory in a segment, for Core.Seize. It can span several regions, each the
-// part of a segment that belongs to one stream.
+// gap is a range of free memory in a segment, for Core.Seize. A gap can span several regions, which
+// are parts of a segment that belong to different streams.
 type gap struct {
-	regionID   uint32 // a region of the segment that begins at or before start, or 0 for no gap
+	regionID   uint32 // region of the segment, not after start; 0 in the zero gap
 	start, end uint64 // positions in units of 512 bytes
 }
 
-// smallestGap returns the last units of the smallest gap that is large enough, or the zero gap. It
-// rounds the start of the result down to a multiple of 2 MiB, where regions can start. canTakeFrom
-// selects the streams to take from, by the id of their index of free blocks.
+// smallestGap chooses the smallest gap that is large enough, and returns its end part, or the zero
+// gap. The part starts at a multiple of 2 MiB, as all regions do, and has at least the given units.
+// canTakeFrom reports whether memory of a free-block index is available.
 func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool) gap {
 	smallest, smallestUnits := gap{}, ^uint64(0)
 	for i := range l.segments {
 		s := &l.segments[i]
 		segmentEnd := s.base + uint64(s.bytes)>>unitShift
 		for _, candidate := range l.gaps(s.firstRegion, canTakeFrom) {
-			if candidate.end < segmentEnd { // only the segment's last region can end anywhere
-				unusableUnits := (candidate.end - s.base) & (spanUnits - 1) // since a multiple of 2 MiB
-				candidate.end -= unusableUnits
+			if candidate.end < segmentEnd {
+				// Round down: only the last region of a segment can end between multiples of 2 MiB.
+				candidate.end -= (candidate.end - s.base) % spanUnits
 			}
 
 			start, isLargeEnough := l.regions[candidate.regionID].lastPosition(
@@ -34,10 +34,9 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 	return smallest
 }
 
-// gaps returns the gaps of a segment, in order of position. They exclude memory that Reserve has
-// reserved for its stream.
+// gaps returns the gaps of a segment, without reserved memory, in order of position.
 func (l *layout) gaps(firstRegion uint32, canTakeFrom func(indexID uint32) bool) (gaps []gap) {
-	isAdjacent := false // whether the last gap ends where the current block begins
+	isAdjacent := false // whether the latest gap ends where the current block begins
 	for regionID := firstRegion; regionID != 0; regionID = l.regions[regionID].next {
 		region := &l.regions[regionID]
 		isAllowed := canTakeFrom(region.indexID)
@@ -62,7 +61,7 @@ func (l *layout) gaps(firstRegion uint32, canTakeFrom func(indexID uint32) bool)
 	return gaps
 }
 
-// otherIndexesOf returns the indexes of the regions that a gap spans, except indexID.
+// otherIndexesOf returns the index ids of the regions that a gap spans, except indexID.
 func (l *layout) otherIndexesOf(g gap, indexID uint32) (others []uint32) {
 	for regionID := g.regionID; regionID != 0; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)
@@ -79,10 +78,10 @@ func (l *layout) otherIndexesOf(g gap, indexID uint32) (others []uint32) {
 	return others
 }
 
-// transferGap moves the memory of a gap to an index. owner is the number of the index's stream. The
-// memory becomes dirty, so that other streams cannot take it back before this stream uses it.
+// transferGap moves the memory of a gap to a stream's index. owner is the number of this stream.
+// The memory becomes dirty, so that no other stream takes it before this stream uses it.
 func (l *layout) transferGap(g gap, indexID, owner uint32) {
-	start := g.start // of the memory not transferred yet
+	start := g.start // of the remaining memory
 	for regionID := g.regionID; start < g.end; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)
 		if end <= start {
@@ -90,11 +89,11 @@ func (l *layout) transferGap(g gap, indexID, owner uint32) {
 		}
 
 		if start > base {
-			regionID = l.splitRegion(regionID, start) // returns the upper region
+			regionID = l.splitRegion(regionID, start) // the upper part
 		}
 
 		if g.end < end {
-			l.splitRegion(regionID, g.end) // regionID remains the lower region
+			l.splitRegion(regionID, g.end) // regionID remains the lower part
 			end = g.end
 		}
 

@@ -1,10 +1,10 @@
 package alloc
 
-// use records that a stream other than the owner uses a block. Until the host knows that this work
-// is complete, a freed block is deferred, and its memory stays allocated.
+// use records that a stream other than the owner uses a block. A freed block with uses is deferred:
+// its memory stays allocated until the host knows that these streams have finished.
 type use struct {
-	// sequence is useTable.useCount when the use was recorded. Once the block is deferred, it is the
-	// number of this deferral.
+	// sequence numbers the uses, by useTable.useCount. Once the block is deferred, sequence is the
+	// number of the deferral instead.
 	sequence uint64
 	streamID uint32 // index in streamTable.streams
 	next     uint32 // id of the next use of the block, or of the next unused entry; 0 at the end
@@ -25,7 +25,8 @@ func (t *useTable) addUse(fields *rareFields, streamID uint32) {
 	fields.firstUse = useID
 }
 
-// renewUse makes a recorded use the latest. It returns false if the stream has no recorded use.
+// renewUse gives a use the next sequence number. It returns false if the stream has no recorded
+// use.
 func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	for useID := fields.firstUse; useID != 0; useID = t.uses[useID].next {
 		if t.uses[useID].streamID == streamID {
@@ -38,13 +39,14 @@ func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	return false
 }
 
-// removeCompleteUses removes the uses up to each stream's lastCompleteUse. The block must not be
-// deferred yet. streams is streamTable.streams.
+// removeCompleteUses removes the uses up to the lastCompleteUse of their streams. The block must
+// not be deferred, which would have replaced the sequence numbers.
 func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
 	link := &fields.firstUse // the firstUse or next field that holds the current id
 	for *link != 0 {
 		useID := *link
-		isComplete := t.uses[useID].sequence <= streams[t.uses[useID].streamID].lastCompleteUse
+		streamID := t.uses[useID].streamID
+		isComplete := t.uses[useID].sequence <= streams[streamID].lastCompleteUse
 		if isComplete {
 			*link = t.uses[useID].next
 			t.recycleUse(useID)
@@ -54,8 +56,8 @@ func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
 	}
 }
 
-// removeUse removes a stream's use of a deferred block, unless the block was deferred after
-// lastDeferral. It reports whether it has removed a use.
+// removeUse removes a stream's use of a deferred block. It returns false if the block has no such
+// use, or was deferred after lastDeferral.
 func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral uint64) bool {
 	for link := &fields.firstUse; *link != 0; link = &t.uses[*link].next {
 		useID := *link
