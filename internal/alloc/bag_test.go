@@ -10,8 +10,8 @@ import (
 func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 	const (
 		stepCount      = 20_000
-		phaseSteps     = 2500 // phases that mostly free and phases that mostly allocate alternate
-		verifyInterval = 500  // steps
+		phaseSteps     = 2500 // steps that mostly free, before as many that mostly allocate
+		verifyInterval = 500  // steps between calls of Verify
 	)
 	r := newReallocator(t)
 	for step := range stepCount {
@@ -21,8 +21,8 @@ func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 			allocPercent = 70
 		}
 
-		isAlloc := len(r.freeOffsets) > 0 && r.random.IntN(100) < allocPercent
-		if isAlloc {
+		hasFreeBlock := len(r.freeOffsets) > 0
+		if hasFreeBlock && r.random.IntN(100) < allocPercent {
 			r.allocLowest(step)
 		} else {
 			r.freeRandom()
@@ -41,6 +41,7 @@ func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 	}
 }
 
+// Arbitrary values: a bag holds the free blocks of one stream and size.
 const (
 	bagStream    = 0
 	bagBlockSize = 4096
@@ -52,17 +53,18 @@ type reallocator struct {
 	core        *Core
 	random      *rand.Rand
 	separators  []Block
-	offsets     []int64         // of all blocks except separators
-	live        map[int64]Block // by offset; without separators
-	freeOffsets []int64         // sorted
+	offsets     []int64         // all offsets of other blocks
+	live        map[int64]Block // live blocks, by offset; without separators
+	freeOffsets []int64         // offsets of free blocks, sorted
 }
 
 func newReallocator(t *testing.T) *reallocator {
 	t.Helper()
 	const pairCount = 2000
 	r := &reallocator{
-		t: t, core: newCore(t, Default()),
-		random: rand.New(rand.NewPCG(5, 6)),
+		t:      t,
+		core:   newCore(t, Default()),
+		random: rand.New(rand.NewPCG(5, 6)), // arbitrary seed
 		live:   map[int64]Block{},
 	}
 	for range pairCount {
@@ -107,21 +109,21 @@ func (r *reallocator) freeSeparators() {
 	mustFreeAll(r.t, r.core, r.separators...)
 }
 
-func mustFreeAll(t *testing.T, c *Core, blocks ...Block) {
-	t.Helper()
+func mustFreeAll(tb testing.TB, c *Core, blocks ...Block) {
+	tb.Helper()
 	for _, block := range blocks {
 		if _, err := c.Free(block); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 }
 
-// A Core keeps the free blocks of each size in a bag, and reuses the key arrays of emptied bags.
+// A Core keeps the free blocks of each size in a bag, and reuses the key arrays of empty bags.
 func TestBagsReuseKeyArrays(t *testing.T) {
 	c := newCore(t, Default())
 	fillAndEmptyBag(t, c, Unit)
 	keysBefore := len(c.keys)
-	const moreSizes = 18 // without reuse, each would add keysBefore keys
+	const moreSizes = 18 // arbitrary; without reuse, each size would add keysBefore keys
 	for i := range int64(moreSizes) {
 		fillAndEmptyBag(t, c, (2+i)*Unit)
 	}
@@ -131,7 +133,8 @@ func TestBagsReuseKeyArrays(t *testing.T) {
 	}
 }
 
-// fillAndEmptyBag frees blocks between live separators, and then the separators, so that all merge.
+// fillAndEmptyBag frees every second block, which fills a bag. It then frees the other blocks, so
+// that all blocks merge and leave the bag.
 func fillAndEmptyBag(t *testing.T, c *Core, size int64) {
 	t.Helper()
 	const freeCount = 2000

@@ -18,8 +18,8 @@ func mustAlloc(tb testing.TB, c *Core, size int64, stream Stream) Block {
 			return block
 		}
 
-		const distance = 1 << 36 // more than any segment needs
-		address := uint64(len(c.segments)+1) * distance
+		const segmentDistance = 1 << 36 // bytes, more than the size of any segment
+		address := uint64(len(c.segments)+1) * segmentDistance
 		if _, err := c.AddSegment(grow, address); err != nil {
 			tb.Fatal(err)
 		}
@@ -80,10 +80,7 @@ func BenchmarkPairWithEqualFreeBlocks(b *testing.B) {
 		toFree = append(toFree, mustAlloc(b, c, benchSize, benchStream))
 	}
 
-	for _, block := range toFree {
-		_, _ = c.Free(block)
-	}
-
+	mustFreeAll(b, c, toFree...)
 	benchmarkPair(b, c)
 }
 
@@ -97,12 +94,12 @@ func BenchmarkReplace(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		oldest := &blocks[i%len(blocks)]
-		_, _ = c.Free(*oldest)
+		_, _ = c.Free(*oldest) // cannot fail: the block is live
 		*oldest, _, _ = c.Alloc(benchSize, benchStream)
 	}
 }
 
-// drawCount is a power of two, which makes i%drawCount fast.
+// drawCount is the number of steps in randomDraws: a power of two, so that i%drawCount is fast.
 const drawCount = 1 << 14
 
 // drawBlockSize returns a size below 1 MiB.
@@ -120,7 +117,7 @@ func newUsedCore(tb testing.TB, config Config, liveCount int) (*Core, []Block) {
 
 	for range 10 * liveCount {
 		i := random.IntN(liveCount)
-		_, _ = c.Free(blocks[i])
+		mustFreeAll(tb, c, blocks[i])
 		blocks[i] = mustAlloc(tb, c, drawBlockSize(random), benchStream)
 	}
 
@@ -145,10 +142,11 @@ func BenchmarkRandom(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		freed := toFree[i%drawCount]
 		size := sizes[i%drawCount]
-		_, _ = c.Free(blocks[freed])
+		_, _ = c.Free(blocks[freed]) // cannot fail: the block is live
 		block, grow, _ := c.Alloc(size, benchStream)
-		if grow.Bytes != 0 {
-			_, _ = c.AddSegment(grow, 0)
+		needsSegment := grow.Bytes != 0
+		if needsSegment {
+			_, _ = c.AddSegment(grow, 0) // the address does not matter
 			block, _, _ = c.Alloc(size, benchStream)
 		}
 

@@ -7,15 +7,16 @@ import (
 )
 
 // tlsf implements two-level segregated fit (TLSF), for comparison, without the counters, handle
-// checks and streams of a Core. Each power of two of units is a row, divided into 32 ranges of
-// equal length. Each range has a stack of free blocks, linked by ids.
+// checks and streams of a Core. Row and column divide sizes into ranges: a row has the sizes from a
+// power of two to the next, and its 32 columns are ranges of equal length. Each range has a stack
+// of free blocks.
 type tlsf struct {
-	blocks []tlsfBlock // by id; id 0 means none
-	vacant int32       // head of a free list of ids, linked by tlsfBlock.next
+	blocks        []tlsfBlock // by id; id 0 means none
+	firstUnusedID int32       // head of a free list, linked by tlsfBlock.next
 
-	heads   [64][32]int32 // tops of the stacks, by row and column
-	words   [64]uint32    // bit set of the nonempty stacks of each row
-	summary uint64        // bit set of the nonempty rows
+	tops         [64][32]int32 // ids of the top blocks of the stacks, by row and column
+	usedColumns  [64]uint32    // bit set of the nonempty stacks of each row
+	nonemptyRows uint64        // bit set
 }
 
 type tlsfBlock struct {
@@ -45,21 +46,22 @@ func tlsfRange(units uint64) (row, column int) {
 	}
 
 	log := bits.Len64(units) - 1 // at least 5
-	// &63, here and below, avoids a bounds check.
-	return (log - 4) & 63, int(units>>((log-5)&63)) & 31
+	rangeShift := log - 5        // log2 of the length of a range
+	// The masks 63, here and below, avoid run-time checks of indexes and shifts.
+	return (log - 4) & 63, int(units>>(rangeShift&63)) & 31
 }
 
 func (t *tlsf) push(id int32) {
 	b := &t.blocks[id]
 	row, column := tlsfRange(b.units)
-	head := &t.heads[row][column]
+	top := &t.tops[row][column]
 	b.isFree = true
 	b.above = 0
-	b.below = *head
-	t.blocks[*head].above = id // in the unused block 0 if the stack was empty
-	*head = id
-	t.words[row] |= 1 << column
-	t.summary |= 1 << row
+	b.below = *top
+	t.blocks[*top].above = id // changes the unused block 0 if the stack was empty
+	*top = id
+	t.usedColumns[row] |= 1 << column
+	t.nonemptyRows |= 1 << row
 }
 
 func (t *tlsf) remove(id int32) {
@@ -72,18 +74,18 @@ func (t *tlsf) remove(id int32) {
 	}
 
 	row, column := tlsfRange(b.units)
-	t.heads[row][column] = b.below
+	t.tops[row][column] = b.below
 	if b.below != 0 {
 		return
 	}
 
-	t.words[row] &^= 1 << column
-	if t.words[row] == 0 {
-		t.summary &^= 1 << row
+	t.usedColumns[row] &^= 1 << column
+	if t.usedColumns[row] == 0 {
+		t.nonemptyRows &^= 1 << row
 	}
 }
 
-// find returns a block from the first nonempty range in which each block is large enough, or 0.
+// find returns a block from the first nonempty range whose blocks are all large enough, or 0.
 func (t *tlsf) find(units uint64) int32 {
 	if units >= 32 { // round up to the start of a range
 		log := bits.Len64(units) - 1
@@ -92,18 +94,19 @@ func (t *tlsf) find(units uint64) int32 {
 	}
 
 	row, column := tlsfRange(units)
-	word := t.words[row] >> column << column // drop lower columns
-	if word == 0 {
-		summary := t.summary &^ (2<<row - 1) // drop this row and lower ones
-		if summary == 0 {
+	columns := t.usedColumns[row] >> column << column // without lower columns
+	if columns == 0 {
+		rows := t.nonemptyRows &^ (2<<row - 1) // without this row and lower ones
+		if rows == 0 {
 			return 0
 		}
 
-		row = bits.TrailingZeros64(summary) & 63
-		word = t.words[row]
+		row = bits.TrailingZeros64(rows) & 63
+		columns = t.usedColumns[row]
 	}
 
-	return t.heads[row][bits.TrailingZeros32(word)&31]
+	column = bits.TrailingZeros32(columns) & 31
+	return t.tops[row][column]
 }
 
 // alloc returns the id of a block for size bytes, or 0.
@@ -119,14 +122,7 @@ func (t *tlsf) alloc(size int64) int32 {
 		return id
 	}
 
-	restID := t.vacant
-	if restID == 0 {
-		restID = int32(len(t.blocks))
-		t.blocks = append(t.blocks, tlsfBlock{})
-	} else {
-		t.vacant = t.blocks[restID].next
-	}
-
+	restID := t.newID()
 	b := &t.blocks[id]
 	rest := &t.blocks[restID]
 	rest.position = b.position + units
@@ -137,6 +133,18 @@ func (t *tlsf) alloc(size int64) int32 {
 	b.next = restID
 	b.units = units
 	t.push(restID)
+	return id
+}
+
+// newID can move the blocks.
+func (t *tlsf) newID() int32 {
+	id := t.firstUnusedID
+	if id == 0 {
+		t.blocks = append(t.blocks, tlsfBlock{})
+		return int32(len(t.blocks) - 1)
+	}
+
+	t.firstUnusedID = t.blocks[id].next
 	return id
 }
 
@@ -166,8 +174,8 @@ func (t *tlsf) absorbNext(id int32) {
 	b.next = next.next
 	t.blocks[next.next].prev = id
 
-	next.next = t.vacant
-	t.vacant = nextID
+	next.next = t.firstUnusedID
+	t.firstUnusedID = nextID
 }
 
 // Compare with BenchmarkPairInEmptyPool and BenchmarkRandom.

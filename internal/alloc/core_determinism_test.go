@@ -9,14 +9,15 @@ import (
 
 type rank struct {
 	core      *Core
-	addresses []uint64 // of future segments
+	addresses []uint64 // for the next segments
 	live      []Block  // in the order of allocation
 }
 
-// newRanks returns a rank that maps segments at ascending, and one at descending, addresses.
+// newRanks returns two ranks. Rank 0 maps segments at ascending addresses, and rank 1 at descending
+// ones.
 func newRanks(tb rapid.TB, config Config) (ranks [2]rank) {
 	const addressCount = 1 << 10 // more than a test needs
-	const distance = 1 << 36     // more than any segment needs
+	const distance = 1 << 36     // bytes, more than the size of any segment
 	for i := range ranks {
 		c, err := New(config)
 		if err != nil {
@@ -42,7 +43,7 @@ func (r *rank) alloc(t rapid.TB, size int64, stream Stream) {
 	needsSegment := growth.Bytes > 0
 	if needsSegment {
 		address := r.addresses[0]
-		r.addresses = append(r.addresses[1:], address)
+		r.addresses = r.addresses[1:]
 		_, err = r.core.AddSegment(growth, address)
 		if err != nil {
 			t.Fatal(err)
@@ -72,8 +73,8 @@ func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 		ranks := newRanks(t, config)
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			liveCount := len(ranks[0].live)
-			isFree := liveCount > 0 && rapid.IntRange(0, 2).Draw(t, "kind") == 0
-			if isFree {
+			freesBlock := liveCount > 0 && rapid.IntRange(0, 2).Draw(t, "kind") == 0
+			if freesBlock {
 				i := rapid.IntRange(0, liveCount-1).Draw(t, "victim")
 				ranks[0].free(t, i)
 				ranks[1].free(t, i)
@@ -108,8 +109,8 @@ func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
 	}
 }
 
-// placeAfterReuse returns the block that each rank allocates after it has filled two segments and
-// freed the first block of each.
+// placeAfterReuse fills two segments on each rank and frees the first block of each segment. It
+// returns the block that each rank allocates next.
 func placeAfterReuse(tb testing.TB, policy Policy) (last [2]Block) {
 	tb.Helper()
 	const stream = 0
@@ -120,8 +121,9 @@ func placeAfterReuse(tb testing.TB, policy Policy) (last [2]Block) {
 			r.alloc(tb, mib, stream)
 		}
 
-		r.free(tb, 0) // the first block of segment 0, which shifts the indexes of the others
-		r.free(tb, 1) // the first block of segment 1
+		const oldest, secondOfThree = 0, 1
+		r.free(tb, oldest)        // the first block of segment 0
+		r.free(tb, secondOfThree) // the first block of segment 1
 		r.alloc(tb, mib, stream)
 		newest := len(r.live) - 1
 		last[i] = r.live[newest]

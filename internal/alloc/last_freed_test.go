@@ -12,8 +12,8 @@ func TestLastFreedBlockDoesNotChangePlacement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := corePair{lazy: mustNew(t), eager: mustNew(t)}
 		for range rapid.IntRange(1, 200).Draw(t, "calls") {
-			isFree := len(p.live) > 0 && rapid.Bool().Draw(t, "free")
-			if isFree {
+			freesBlock := len(p.live) > 0 && rapid.Bool().Draw(t, "free")
+			if freesBlock {
 				p.free(t, drawIndexToFree(t, len(p.live)))
 			} else {
 				size := rapid.SampledFrom([]int64{512, 4096, 65536, 1 << 20}).Draw(t, "size")
@@ -21,7 +21,7 @@ func TestLastFreedBlockDoesNotChangePlacement(t *testing.T) {
 				p.alloc(t, size, stream)
 			}
 
-			if err := p.eager.Verify(); err != nil { // merges the last freed block
+			if err := p.eager.Verify(); err != nil { // also merges the last freed block
 				t.Fatal(err)
 			}
 		}
@@ -38,7 +38,8 @@ func TestLastFreedBlockDoesNotChangePlacement(t *testing.T) {
 	})
 }
 
-// corePair holds two Cores with the same calls. Verify follows each call of the eager Core.
+// corePair passes the same calls to two Cores. The test also calls Verify on the eager Core after
+// each call, so that each freed block is merged immediately.
 type corePair struct {
 	lazy, eager *Core
 	live        []blockPair // in the order of allocation
@@ -64,7 +65,8 @@ func (p *corePair) free(t *rapid.T, i int) {
 	p.live = append(p.live[:i], p.live[i+1:]...)
 }
 
-// drawIndexToFree prefers the newest live block, which the next Alloc may get back.
+// drawIndexToFree prefers the newest live block, because freeing a block right after its Alloc has
+// a fast path.
 func drawIndexToFree(t *rapid.T, liveCount int) int {
 	newest := liveCount - 1
 	isRandom := rapid.IntRange(0, 3).Draw(t, "which") == 0
