@@ -27,8 +27,7 @@ func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
 
-// Jobs lists the folders of the jobs in root, a result of Root. If root does not exist, there are
-// none.
+// Jobs lists the folders of the jobs in root, which is a result of Root and need not exist.
 func Jobs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,14 +77,14 @@ const (
 	tokenFile                  = "token"
 )
 
-const maxSocketPath = 107 // Linux's limit in bytes
+const maxSocketPath = 107 // bytes, a limit of Linux
 
 func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists the ranks with a socket in the folder of a job, including killed ranks, in ascending
-// order.
+// Ranks lists the ranks with a socket in the folder of a job, in ascending order. It includes
+// killed ranks.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -110,8 +109,8 @@ func Ranks(folder string) ([]int, error) {
 	return ranks, nil
 }
 
-// listenUnix listens on the socket of a rank, which replaces the socket of an earlier process. It
-// renames the socket into place, so that other processes find it only once it accepts connections.
+// listenUnix creates the socket of a rank and replaces any socket of an earlier process. It renames
+// the new socket into place, so that other processes find a socket that accepts connections.
 func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	path := socketPath(folder, rank)
 	if len(path) > maxSocketPath {
@@ -125,7 +124,7 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 		return nil, err
 	}
 
-	sys.CloseInForks(l)       // a child process must not keep the socket alive
+	sys.CloseInForks(l)       // a child process would keep the socket alive
 	l.SetUnlinkOnClose(false) // Close would unlink temporaryPath
 	if err := os.Rename(temporaryPath, path); err != nil {
 		removeErr := os.Remove(temporaryPath)
@@ -136,7 +135,7 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes the folders of this user's jobs whose ranks have all exited.
+// Sweep removes the folders of this user's jobs if all ranks have exited.
 func Sweep() {
 	jobs, _ := Jobs(Root()) // nil after an error
 	for _, job := range jobs {
@@ -145,8 +144,8 @@ func Sweep() {
 			continue // the job may create its sockets soon
 		}
 
-		isAlive := func(rank int) bool { return !isSocketDead(job, rank) }
-		if slices.ContainsFunc(ranks, isAlive) {
+		mayBeAlive := func(rank int) bool { return !isSocketDead(job, rank) }
+		if slices.ContainsFunc(ranks, mayBeAlive) {
 			continue
 		}
 
@@ -158,8 +157,8 @@ func Sweep() {
 	}
 }
 
-// isSocketDead reports whether the socket of a rank refuses connections, which means that the
-// process has exited.
+// isSocketDead reports whether the socket of a rank refuses connections, because the process has
+// exited.
 func isSocketDead(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {

@@ -37,7 +37,7 @@ func TestOpenRefusesUnsafeFolder(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			useFolder(t) // sets TMPDIR, which contains Root
+			useFolder(t) // sets TMPDIR to a new folder, in which Root will be
 			if err := prepare(Root()); err != nil {
 				t.Fatal(err)
 			}
@@ -47,22 +47,22 @@ func TestOpenRefusesUnsafeFolder(t *testing.T) {
 	}
 }
 
-// A socket path above the kernel's limit makes Open fail without leaving a folder for the job.
+// If the socket path exceeds the limit of the kernel, Open fails and leaves no folder for the job.
 func TestLongSocketPathIsRefused(t *testing.T) {
 	useFolder(t)
-	long := filepath.Join(os.Getenv("TMPDIR"), strings.Repeat("x", maxSocketPath))
-	if err := os.Mkdir(long, 0o700); err != nil {
+	longPath := filepath.Join(os.Getenv("TMPDIR"), strings.Repeat("x", maxSocketPath))
+	if err := os.Mkdir(longPath, 0o700); err != nil {
 		t.Fatal(err)
 	}
 
-	t.Setenv("TMPDIR", long)
+	t.Setenv("TMPDIR", longPath)
 	checkOpenFails(t, "the path of the socket is too long")
 	if jobs, err := Jobs(Root()); err != nil || len(jobs) > 0 {
 		t.Errorf("Jobs = %v, %v; want no job and no error", jobs, err)
 	}
 }
 
-// leaveSocket creates a socket without a listener, as a killed rank leaves it.
+// leaveSocket creates a socket without a listener, like one of a killed rank.
 func leaveSocket(t *testing.T, job string, rank int) {
 	t.Helper()
 	folder := filepath.Join(Root(), job)
@@ -75,7 +75,7 @@ func leaveSocket(t *testing.T, job string, rank int) {
 		t.Fatal(err)
 	}
 
-	l.SetUnlinkOnClose(false)
+	l.SetUnlinkOnClose(false) // Close leaves the socket in the folder
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// Limits for the Snapshots of other ranks on this machine, which are requested concurrently.
+// Limits for requests of Snapshots from other ranks on this machine.
 const (
-	answerTimeout  = 3 * time.Second
-	maxAnswerBytes = 16 << 20 // per rank
+	answerTimeout  = 3 * time.Second // for all ranks, requested concurrently
+	maxAnswerBytes = 16 << 20        // per rank
 )
 
 // ErrorEnded is the Snapshot.Error of a rank whose process has exited.
 const ErrorEnded = "its process has ended"
 
-// newMachine expects the Snapshot of the rank that serves the request first.
+// newMachine describes the given ranks. The first one serves the request.
 func newMachine(snapshots ...Snapshot) Machine {
 	host, _ := os.Hostname() // "" after an error
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: snapshots}
@@ -53,8 +53,8 @@ func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
 	return m
 }
 
-// Read returns the states of a job's ranks on this machine, without events. folder is one of Jobs.
-// A rank that does not answer has a Snapshot.Error.
+// Read returns the states of a job's ranks on this machine, without events. folder is a result of
+// Jobs. A rank that does not answer has a Snapshot.Error.
 func Read(ctx context.Context, folder string) (Machine, error) {
 	ranks, err := Ranks(folder)
 	if err != nil {
@@ -71,7 +71,7 @@ func sortRanks(ranks []Snapshot) {
 	slices.SortFunc(ranks, func(a, b Snapshot) int { return a.Rank - b.Rank })
 }
 
-// readRanks returns the Snapshots of several ranks, in the order of ranks, within answerTimeout.
+// readRanks returns one Snapshot for each of ranks, in the same order, within answerTimeout.
 func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) []Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -107,7 +107,7 @@ func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot
 
 func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (Snapshot, error) {
 	transport := &http.Transport{
-		DisableKeepAlives: true, // used for one request
+		DisableKeepAlives: true, // the transport serves only one request
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socketPath(folder, rank))
 		},

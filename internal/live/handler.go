@@ -14,26 +14,27 @@ import (
 )
 
 // Each rank serves its own state on a Unix socket. The lowest rank of a machine also serves the
-// states of all its ranks over TCP, and every rank does in the program's HTTP server; see Handler.
+// states of all ranks on the machine over TCP. A program can serve the same from its own HTTP
+// server, with Handler.
 
 // URL paths.
 const (
 	jsonPath    = "/debug/symmem"
-	alivePath   = "/debug/symmem/alive" // see holdConnection
+	alivePath   = "/debug/symmem/alive" // the connection stays open; see holdConnection
 	metricsPath = "/metrics"
 	statusPath  = "/status"
-	dataPath    = "/data.bin" // data for the page at /
+	dataPath    = "/data.bin" // binary data for the page at "/"
 )
 
-// machineReader returns the states of ranks, each with up to eventLimit events of each pool.
+// machineReader returns the states of ranks, with up to eventLimit events of each pool.
 type machineReader func(ctx context.Context, eventLimit int) Machine
 
 const (
 	noEvents  = 0
-	maxEvents = 8192 // highest eventLimit of a request, which limits the size of the response
+	maxEvents = 8192 // highest eventLimit of a request, to limit the size of the response
 )
 
-// newMux returns a handler for all paths except alivePath.
+// newMux serves all paths except alivePath.
 func newMux(read machineReader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -60,7 +61,7 @@ func newMux(read machineReader) *http.ServeMux {
 	return mux
 }
 
-// parseEventLimit returns the value of the query parameter "events", or noEvents.
+// parseEventLimit returns the query parameter "events", or noEvents if the URL has none.
 func parseEventLimit(r *http.Request) (int, error) {
 	text := r.URL.Query().Get("events")
 	if text == "" {
@@ -88,7 +89,7 @@ func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	return protect(newMux(read))
 }
 
-// localHandler serves the state of this rank on the Unix socket.
+// localHandler serves only this rank, on the Unix socket.
 func (s *Server) localHandler() http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
 		return newMachine(s.ownSnapshot(eventLimit))
@@ -98,18 +99,18 @@ func (s *Server) localHandler() http.Handler {
 	return protect(mux)
 }
 
-// remoteHandler serves the states of all ranks on this machine over TCP. Metrics are public. Other
-// paths need a loopback address and the token of the job.
+// remoteHandler serves all ranks on this machine over TCP. Metrics are public. Other paths need the
+// token of the job, and are served only if the address is a loopback address.
 func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
 	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address) // "" after an error
 	return protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		isMetrics := r.URL.Path == metricsPath
+		isPublic := r.URL.Path == metricsPath
 		switch {
 		case !isAllowedHost(r.Host, configuredHost):
 			http.Error(w, "the URL's host is not a name of this machine: use its IP address",
 				http.StatusMisdirectedRequest)
-		case isMetrics:
+		case isPublic:
 			mux.ServeHTTP(w, r)
 		case !isLoopback:
 			http.Error(w, "this address serves only "+metricsPath+": for other pages, set SYMMEM_HTTP to "+
@@ -120,7 +121,7 @@ func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	}))
 }
 
-// protect forbids browsers to store responses or to show them inside other pages. It also rejects
+// protect tells browsers not to store responses or embed them in other pages. It also rejects
 // request bodies.
 func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -137,15 +138,15 @@ func protect(h http.Handler) http.Handler {
 }
 
 // isAllowedHost reports whether the Host of a request is an IP address or a name of this machine.
-// This prevents DNS rebinding, in which an attacker's domain resolves to this machine.
+// This prevents DNS rebinding attacks, in which the attacker's domain resolves to this machine.
 func isAllowedHost(host, configuredHost string) bool {
-	name, _, err := net.SplitHostPort(host)
+	hostWithoutPort, _, err := net.SplitHostPort(host)
 	hasPort := err == nil
 	if hasPort {
-		host = name
+		host = hostWithoutPort
 	}
 
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]") // IPv6 address without a port
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]") // of an IPv6 address
 	if net.ParseIP(host) != nil {
 		return true
 	}
@@ -160,8 +161,8 @@ func isAllowedHost(host, configuredHost string) bool {
 	return false
 }
 
-// authorizeOrRespond reports whether a request contains the token of the job. Otherwise, it writes
-// the response.
+// authorizeOrRespond returns true if a request contains the token of the job. Otherwise, it writes
+// a redirect or an error to w.
 func (s *Server) authorizeOrRespond(w http.ResponseWriter, r *http.Request) bool {
 	if s.hasToken(r) {
 		return true
@@ -188,7 +189,7 @@ func (s *Server) hasToken(r *http.Request) bool {
 		return true
 	}
 
-	cookie, err := r.Cookie(cookieName) // fails if there is no cookie
+	cookie, err := r.Cookie(cookieName)
 	return err == nil && s.isToken(cookie.Value)
 }
 
@@ -209,8 +210,8 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// holdConnection keeps a connection open until the client, another rank, closes it. A connection
-// that ends earlier shows the client that this rank has exited.
+// holdConnection keeps a connection open until the client closes it. The client is another rank,
+// which notices the exit of this rank when the connection breaks.
 func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	noDeadline := time.Time{}

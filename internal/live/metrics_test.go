@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// readSeries returns a rank's series with the given name, which are lines such as
+// readSeries returns the series of a rank with the given name. A series is a line such as
 //
 //	symmem_wait_seconds{rank="2",awaited_rank="3"} 1.5
 func readSeries(t *testing.T, s Snapshot, name string) []string {
@@ -44,7 +44,8 @@ func checkSeries(t *testing.T, s Snapshot, name, value string, labels ...string)
 
 func TestMetrics(t *testing.T) {
 	t.Setenv("SLURM_JOB_ID", "42") // becomes the label slurm_job_id
-	s := example(2)
+	const rank = 2
+	s := example(rank) // waits for rank 3 and has called AllReduce 9 times, among 4 ranks
 	checkSeries(t, s, "symmem_up", "1", `rank="2"`)
 	checkSeries(t, s, "symmem_wait_seconds", "1.5", `rank="2"`, `awaited_rank="3"`)
 	checkSeries(t, s, "symmem_group_failed", "1")
@@ -56,7 +57,7 @@ func TestMetrics(t *testing.T) {
 		`n_nodes="1"`, `nranks="4"`, `algo_proto="symmem_window"`, `timing_source="host"`)
 	const busBandwidthGBs = "1.572864" // bus factor 2*(4-1)/4 of AllReduce, times 1 MiB per ms
 	checkSeries(t, s, "nccl_bus_bandwidth_gbs", busBandwidthGBs, `collective="AllReduce"`)
-	const poolSizes = 7 // with different labels
+	const poolSizes = 7 // such as used and cached bytes
 	if got := readSeries(t, s, "symmem_pool_bytes"); len(got) != poolSizes {
 		t.Errorf("symmem_pool_bytes = %q; want %d series", got, poolSizes)
 	}
@@ -85,8 +86,8 @@ func TestRankWithErrorIsDown(t *testing.T) {
 	}
 }
 
-// Prometheus rejects a scrape in which two series have the same labels, so the last values of a
-// repeated group, pool or wait replace the earlier ones.
+// Prometheus rejects two series with the same labels. If a group, pool or wait occurs twice, only
+// the last one is reported.
 func TestNamesMayRepeat(t *testing.T) {
 	s := example(1)
 	successor := s.Groups[0]
@@ -111,7 +112,8 @@ func TestBusyPoolHasNoSizes(t *testing.T) {
 	}
 }
 
-// The factors from a call's bandwidth to a link's bandwidth are those of nccl-tests.
+// The factors that convert the bandwidth of a call to the bandwidth of a link are those of
+// nccl-tests.
 func TestBusFactor(t *testing.T) {
 	const ranks = 4
 	const shareOfOthers = float64(ranks-1) / ranks
@@ -128,8 +130,7 @@ func TestBusFactor(t *testing.T) {
 		}
 	}
 
-	_, ok := busFactor("Barrier", ranks)
-	if ok {
+	if _, ok := busFactor("Barrier", ranks); ok {
 		t.Errorf("busFactor(Barrier, %d) returned true; want false, because a barrier has no bytes",
 			ranks)
 	}

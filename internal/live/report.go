@@ -16,7 +16,7 @@ import (
 // pageEvents is the number of latest events that the page shows for each pool.
 const pageEvents = 4096
 
-// writeEmptyPage writes the page without data. Its script polls dataPath.
+// writeEmptyPage writes the page without data. A script on the page polls dataPath.
 func writeEmptyPage(w http.ResponseWriter) {
 	var text bytes.Buffer
 	source := strings.TrimPrefix(dataPath, "/") // relative to the page
@@ -30,7 +30,7 @@ func writeEmptyPage(w http.ResponseWriter) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// writeData writes the page's data unless the browser has the same data already.
+// writeData writes the data of the page, unless the browser already has the same data.
 func writeData(w http.ResponseWriter, request *http.Request, m Machine) {
 	var data bytes.Buffer
 	if err := buildPage(&m).WriteData(&data); err != nil {
@@ -50,8 +50,8 @@ func writeData(w http.ResponseWriter, request *http.Request, m Machine) {
 	_, _ = w.Write(data.Bytes()) // fails if the client has disconnected
 }
 
-// pageBuilder builds a page from the states of a machine's ranks. Rows of the page identify a rank
-// by its index in machine.Ranks.
+// pageBuilder builds a page from the states of ranks. Rows of the page identify a rank by the index
+// in machine.Ranks.
 type pageBuilder struct {
 	machine *Machine
 	page    *page.Page
@@ -96,8 +96,8 @@ func newPageRank(s *Snapshot) page.Rank {
 		Format: s.Backend + ": " + s.Device,
 		Notes:  []string{},
 	}
-	hasNoAnswer := s.Error != ""
-	if hasNoAnswer {
+	isSilent := s.Error != ""
+	if isSilent {
 		rank.File = "no answer"
 		rank.Format = ""
 		rank.Notes = []string{s.Error}
@@ -126,7 +126,7 @@ func (pb *pageBuilder) addWait(index int, w *Wait) {
 	})
 }
 
-// addGroup adds a group's fault, and its calls by path, the way in which symmem executes them.
+// addGroup adds the fault of a group, and its calls by path. A path is a way to execute a call.
 func (pb *pageBuilder) addGroup(index int, g *Group) {
 	if g.Fault != "" {
 		fault := page.Row{Ranks: []int{index}, Group: g.ID, Text: g.Fault}
@@ -134,19 +134,19 @@ func (pb *pageBuilder) addGroup(index int, g *Group) {
 	}
 
 	for i := range g.Calls {
-		c := &g.Calls[i] // calls of one range of sizes; the row has the sum of all ranges
+		c := &g.Calls[i] // one range of sizes; the row has the sum of all ranges
 		row := pb.ensurePathRow(g.ID, c.Operation, c.Path)
 		row.Calls[index] += int64(c.Calls)
 		row.Bytes[index] += int64(c.Bytes)
 	}
 
-	for path, count := range g.Paths { // sortRows makes the order of rows deterministic
+	for path, count := range g.Paths { // in random order; sortRows sorts the rows
 		row := pb.ensurePathRow(g.ID, "all, including replays of graphs", path)
 		row.Calls[index] += int64(count)
 	}
 }
 
-// ensurePathRow finds or adds a row. The pointer is valid until another row is added.
+// ensurePathRow finds or adds a row. The pointer is valid until the next call.
 func (pb *pageBuilder) ensurePathRow(group, operation, path string) *page.Path {
 	for i := range pb.page.Paths {
 		p := &pb.page.Paths[i]
@@ -155,18 +155,18 @@ func (pb *pageBuilder) ensurePathRow(group, operation, path string) *page.Path {
 		}
 	}
 
-	n := len(pb.machine.Ranks)
+	rankCount := len(pb.machine.Ranks)
 	pb.page.Paths = append(pb.page.Paths, page.Path{
 		Group:     group,
 		Operation: operation,
 		Path:      path,
-		Calls:     make([]int64, n),
-		Bytes:     make([]int64, n),
+		Calls:     make([]int64, rankCount),
+		Bytes:     make([]int64, rankCount),
 	})
 	return &pb.page.Paths[len(pb.page.Paths)-1]
 }
 
-// sortRows sorts the waits by their start, and the rows of paths by group, operation and path.
+// sortRows sorts waits by start time, and paths by group, operation and path.
 func (pb *pageBuilder) sortRows() {
 	slices.SortStableFunc(pb.page.Pending, func(a, b page.Row) int {
 		return cmp.Compare(a.Time, b.Time)
@@ -177,8 +177,7 @@ func (pb *pageBuilder) sortRows() {
 	})
 }
 
-// verdict describes the job's worst problem. Call it after sortRows, so that the first wait is the
-// longest.
+// verdict describes the worst problem of the job. The waits must be sorted, longest first.
 func (pb *pageBuilder) verdict() string {
 	silentCount := 0
 	for i := range pb.machine.Ranks {
@@ -196,7 +195,7 @@ func (pb *pageBuilder) verdict() string {
 		return fmt.Sprintf("%d of %d ranks do not answer.", silentCount, len(pb.machine.Ranks))
 	case len(pb.page.Pending) > 0:
 		wait := &pb.page.Pending[0]
-		index := wait.Ranks[0] // the only one, from addWait
+		index := wait.Ranks[0] // addWait lists only the waiting rank
 		waitingRank := pb.page.Ranks[index].Rank
 		return fmt.Sprintf("Rank %d has waited longest: %s", waitingRank, wait.Text)
 	}

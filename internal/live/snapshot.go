@@ -5,7 +5,7 @@ import "time"
 // Version is the version of the JSON encoding of a Machine. New fields do not change it.
 const Version = 1
 
-// Machine describes the ranks of a job on one machine, as /debug/symmem serves it in JSON.
+// Machine describes the ranks of a job on one machine. The path /debug/symmem serves it as JSON.
 type Machine struct {
 	Version  int        `json:"version"`
 	Time     time.Time  `json:"time"`
@@ -19,14 +19,14 @@ type Snapshot struct {
 	Rank    int       `json:"rank"`
 	Error   string    `json:"error,omitempty"`   // why the rank did not answer
 	Size    int       `json:"size"`              // ranks in the job
-	Process int       `json:"process"`           // ID
+	Process int       `json:"process"`           // process ID
 	Opened  time.Time `json:"opened"`            // when the rank joined the job
 	Backend string    `json:"backend"`           // such as "nccl" or "host"
-	Device  string    `json:"device"`            // description for people
+	Device  string    `json:"device"`            // description
 	GPU     int       `json:"gpu"`               // -1 for other devices
 	Library string    `json:"library,omitempty"` // version of the backend's library
 	Check   string    `json:"check"`             // level of consistency checks between ranks
-	Formula string    `json:"formula"`           // order of additions in sums
+	Formula string    `json:"formula"`           // order in which reductions combine the ranks
 	Address string    `json:"address,omitempty"` // TCP address that the rank serves
 	Waits   []Wait    `json:"waits"`             // oldest first
 	Groups  []Group   `json:"groups"`            // sorted by ID
@@ -38,12 +38,12 @@ type Wait struct {
 	Group    string         `json:"group"`
 	InCall   string         `json:"doing"` // such as "AllReduce 12 of group world"
 	Since    time.Time      `json:"since"`
-	Seconds  float64        `json:"seconds"`            // time since Since
+	Seconds  float64        `json:"seconds"`            // length of the wait so far
 	Ranks    []int          `json:"ranks"`              // awaited ranks, numbered in the job
-	Activity map[int]string `json:"activity,omitempty"` // known activities of awaited ranks
+	Activity map[int]string `json:"activity,omitempty"` // what awaited ranks are doing, if known
 }
 
-// Group describes a group of ranks, as one of them knows it. Ranks are numbered in the job.
+// Group describes a group of ranks from the view of one of them. Ranks are numbered in the job.
 type Group struct {
 	ID             string  `json:"id"`
 	Ranks          []int   `json:"ranks"`           // in group order
@@ -51,18 +51,18 @@ type Group struct {
 	Fault          string  `json:"fault,omitempty"` // why the group has failed
 	TimeoutSeconds float64 `json:"timeout_seconds"` // limit of each wait for other ranks
 	Machines       int     `json:"machines"`
-	Windows        int     `json:"windows"`
+	Windows        int     `json:"windows"`       // see Window
 	Registrations  uint64  `json:"registrations"` // number of calls that registered segments
-	Agreements     uint64  `json:"agreements"`    // successful comparisons of histories
-	// Paths counts collectives, including replays of CUDA graphs, by the way in which symmem executed
-	// them.
+	Agreements     uint64  `json:"agreements"`    // comparisons of histories without a difference
+	// Paths counts collectives by path, which is the way to execute a call. It includes replays of
+	// CUDA graphs.
 	Paths    map[string]uint64 `json:"paths"`
-	Activity map[int]string    `json:"activity,omitempty"` // of other ranks
+	Activity map[int]string    `json:"activity,omitempty"` // what other ranks are doing, if known
 	Calls    []Calls           `json:"calls"`
 }
 
-// Calls summarizes the calls of one operation on one path with sizes from MinBytes to less than
-// MaxBytes, without replays of CUDA graphs.
+// Calls summarizes the calls of one operation on one path whose sizes are at least MinBytes and less
+// than MaxBytes. It excludes replays of CUDA graphs.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`
@@ -70,8 +70,8 @@ type Calls struct {
 	MaxBytes  int64  `json:"max_bytes"`
 	Calls     uint64 `json:"calls"`         // number of calls
 	Bytes     uint64 `json:"bytes"`         // sum of their sizes
-	Submit    Times  `json:"submit"`        // until calls returned; on a GPU, before their work runs
-	Run       *Times `json:"run,omitempty"` // including waits for other ranks; nil for messages
+	Submit    Times  `json:"submit"`        // from a call to its return
+	Run       *Times `json:"run,omitempty"` // includes waits for other ranks; nil for messages
 }
 
 // Times summarizes how long calls took.
@@ -83,19 +83,19 @@ type Times struct {
 	RecentBytes   int64   `json:"recent_bytes"`
 }
 
-// Pool describes a memory pool of a rank. Recent and Registered are nil unless the request asks for
+// Pool describes a memory pool of a rank. Recent and Registered are empty in requests without
 // events.
 type Pool struct {
-	ID     uint64 `json:"id"`             // counts the pools of a Domain from 0
+	ID     uint64 `json:"id"`             // number of the pool in its Domain, from 0
 	Domain string `json:"domain"`         // ID of the group that shares the pool, or empty
-	Busy   bool   `json:"busy,omitempty"` // PoolStats is empty, because a call was using the pool
+	Busy   bool   `json:"busy,omitempty"` // whether a call used the pool, so that PoolStats is empty
 	PoolStats
 	First      uint64      `json:"first,omitempty"`  // number of events before Recent
 	Recent     []Placement `json:"recent,omitempty"` // latest events
 	Registered []Window    `json:"registered,omitempty"`
 }
 
-// Placement describes an event of a pool. An array keeps its JSON short.
+// Placement describes an event of a pool. It is an array to keep the JSON short.
 type Placement [6]int64
 
 // Indexes of a Placement.
@@ -108,7 +108,7 @@ const (
 	placementRequested        // bytes
 )
 
-// Window describes a segment, a range of a pool's memory, that is registered with a group.
+// Window describes the registration of a segment with a group. A segment is a range of a pool.
 type Window struct {
 	Group   string `json:"group"`
 	Segment int32  `json:"segment"`
@@ -118,12 +118,12 @@ type Window struct {
 // PoolStats mirrors symmem.PoolStats. Sizes are in bytes.
 type PoolStats struct {
 	Used        int64  `json:"used"`         // in allocated blocks
-	Requested   int64  `json:"requested"`    // requested for these blocks
+	Requested   int64  `json:"requested"`    // requested for allocated blocks
 	HighWater   int64  `json:"high_water"`   // maximum of Used so far
 	Cached      int64  `json:"cached"`       // in free blocks
 	LargestFree int64  `json:"largest_free"` // size of the largest free block
-	Deferred    int64  `json:"deferred"`     // part of Used: freed, but other streams may use it
-	Pinned      int64  `json:"pinned"`       // part of Used: graphs use it
+	Deferred    int64  `json:"deferred"`     // part of Used, freed while other streams may use it
+	Pinned      int64  `json:"pinned"`       // part of Used, needed by CUDA graphs
 	Segments    int    `json:"segments"`
 	Windows     int    `json:"windows"` // registrations of segments with groups
 	Events      uint64 `json:"events"`  // number of events so far
