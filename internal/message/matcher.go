@@ -8,10 +8,10 @@ import (
 // Any is the source of a receive that accepts a message from any rank.
 const Any = -1
 
-// Matcher assigns messages to the receives of one rank, which then claim them. Receives with one
-// tag claim messages in order. A receive from a given source claims the source's next message, even
-// before it arrives. A receive from Any waits for an arrival, and so do later receives. The zero
-// Matcher is ready to use, with values of type R that identify receives.
+// Matcher assigns messages to the receives of one rank. Receives with the same tag claim messages
+// in the order of Post. A receive from a given source claims the next message of this source, even
+// before the message arrives. A receive from Any waits for an arrival, and later receives wait with
+// it. Values of type R identify receives. The zero Matcher is ready to use.
 type Matcher[R any] struct {
 	queues map[int]*queue[R] // by tag
 	claims []Claim[R]        // result of Post and Arrive, reused by each call
@@ -20,23 +20,23 @@ type Matcher[R any] struct {
 // Claim assigns a message to a receive.
 type Claim[R any] struct {
 	Receive R
-	Source  int    // rank that sends the message, which may not have arrived yet
-	Number  uint64 // of the message, counted from 1 for each source and tag
+	Source  int    // rank that sends the message
+	Number  uint64 // number of the message, from 1 for each source and tag
 }
 
 // Arrival describes a message that has begun to arrive.
 type Arrival struct {
 	Source, Tag int
-	Number      uint64 // counted from 1 for each source and tag
-	Segment     uint64 // number of collectives that the source called before, or 0; see Matcher.Post
+	Number      uint64 // number of the message, from 1 for each source and tag
+	Segment     uint64 // number of earlier collectives of the source, or 0; see Matcher.Post
 }
 
 // queue holds the receives and messages with one tag.
 type queue[R any] struct {
-	claimedCounts   map[int]uint64         // also the number of the latest claimed message, by source
+	claimedCounts   map[int]uint64         // number of claimed messages, by source
 	waitingReceives []waitingReceive[R]    // in the order of Post
 	unclaimed       map[messageID]struct{} // messages that have arrived but are not claimed
-	arrivals        []Arrival              // in order; claimed ones are removed lazily
+	arrivals        []Arrival              // in order; includes some claimed messages
 }
 
 type messageID struct {
@@ -47,7 +47,7 @@ type messageID struct {
 type waitingReceive[R any] struct {
 	receive R
 	source  int    // rank or Any
-	segment uint64 // see Matcher.Post
+	segment uint64 // messages that a receive from Any accepts; see Matcher.Post
 }
 
 func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
@@ -68,8 +68,8 @@ func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
 }
 
 // Post records a receive from a rank or Any. It returns the resulting claims, which are valid until
-// the next call of Post or Arrive. A receive from Any accepts only messages of the same segment:
-// the number of earlier collectives, or always 0 if messages are not ordered with collectives.
+// the next call of Post or Arrive. A receive from Any accepts only messages of the same segment. A
+// segment is the number of earlier collectives, or 0 if collectives do not order messages.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.ensureQueue(tag)
 	receive := waitingReceive[R]{receive: r, source: source, segment: segment}
@@ -102,8 +102,8 @@ func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 			source = q.nextSource(w.segment)
 		}
 
-		hasNoArrival := source == Any
-		if hasNoArrival {
+		mustWait := source == Any
+		if mustWait {
 			break
 		}
 
@@ -118,8 +118,8 @@ func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	return m.claims
 }
 
-// markClaimed claims the next message of its source. It removes claimed arrivals once they are more
-// than half of the arrivals, at a constant amortized cost.
+// markClaimed marks the next message of a source as claimed. It removes claimed messages from the
+// arrivals once they are the majority, so that the amortized cost is constant.
 func (q *queue[R]) markClaimed(id messageID) {
 	q.claimedCounts[id.source] = id.number
 	delete(q.unclaimed, id)
@@ -130,8 +130,8 @@ func (q *queue[R]) markClaimed(id messageID) {
 
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimedCounts[a.Source] }
 
-// nextSource returns the source of the earliest arrival that a receive from Any can claim, or Any
-// if there is none.
+// nextSource returns the source of the earliest arrival that a receive from Any can claim. It
+// returns Any if there is no such arrival.
 func (q *queue[R]) nextSource(segment uint64) (source int) {
 	for _, a := range q.arrivals {
 		isNextOfSource := a.Number == q.claimedCounts[a.Source]+1

@@ -5,30 +5,31 @@ import (
 	"slices"
 )
 
-// Tally counts a rank's calls of Send or Recv by peer and tag, and records how many of them
-// preceded each collective that has not completed. The zero value is ready to use.
+// Tally counts a rank's calls of Send or Recv by peer and tag. For each collective that has not
+// completed, it records how many calls came before. The zero Tally is ready to use.
 type Tally struct{ histories map[Key]*callHistory }
 
 // Key identifies a counter. For receives from any rank, Peer is Any.
 type Key struct{ Peer, Tag int }
 
-// callHistory counts the calls with one key. A segment is the time between two collectives.
+// callHistory counts the calls with one key, by segment: the time between two collectives.
 type callHistory struct {
 	count       uint64
-	segmentEnds []segmentEnd // of segments with calls, in order
-	pruneLength int          // length of segmentEnds at which Count prunes it
+	segmentEnds []segmentEnd // in order; segments without calls have no entry
+	pruneLength int          // length of segmentEnds at which Count removes old entries
 }
 
 type segmentEnd struct {
 	collectives uint64 // number of collectives before the segment
-	count       uint64 // number of calls in this and all earlier segments
+	count       uint64 // number of calls before the end of the segment
 }
 
-const minPruneLength = 32 // 512 bytes, rarely reached
+// minPruneLength is arbitrary, but rarely reached: 512 bytes of entries.
+const minPruneLength = 32
 
 // Count records a call and returns the number of calls with the key, including this one.
-// collectives is the number of collectives that this rank called before. completed is the number of
-// completed collectives, for which Before is no longer called.
+// collectives is the number of collectives that this rank called before. The number completed
+// counts collectives that Before no longer has to support.
 func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	h := t.histories[k]
 	if h == nil {
@@ -43,7 +44,8 @@ func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	h.count++
 	if n := len(h.segmentEnds); n > 0 {
 		last := &h.segmentEnds[n-1]
-		if collectives <= last.collectives { // the call is in the last segment
+		isInLastSegment := collectives <= last.collectives
+		if isInLastSegment {
 			last.count = h.count
 			return h.count
 		}
@@ -58,19 +60,20 @@ func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	return h.count
 }
 
-// prune removes all segments before the last one that precedes the first incomplete collective.
+// prune removes old segments. Of those before the first incomplete collective, Before needs only
+// the last.
 func (h *callHistory) prune(completed uint64) {
-	unneededCount := 0
+	removedCount := 0
 	for i := 1; i < len(h.segmentEnds); i++ {
 		isAfterIncomplete := h.segmentEnds[i].collectives > completed
 		if isAfterIncomplete {
 			break
 		}
 
-		unneededCount = i
+		removedCount = i
 	}
 
-	h.segmentEnds = slices.Delete(h.segmentEnds, 0, unneededCount)
+	h.segmentEnds = slices.Delete(h.segmentEnds, 0, removedCount)
 	h.pruneLength = max(minPruneLength, 2*len(h.segmentEnds))
 }
 
@@ -80,8 +83,8 @@ type CallCount struct {
 	Calls uint64
 }
 
-// Before returns, for each key, how many calls preceded an incomplete collective. It omits keys
-// without such calls, and sorts by peer and tag. Collectives are numbered from 1.
+// Before returns the number of calls before an incomplete collective, for each key with such calls.
+// The result is sorted by peer and tag. Collectives are numbered from 1.
 func (t *Tally) Before(collective uint64) []CallCount {
 	var all []CallCount
 	for k, h := range t.histories {
@@ -104,9 +107,9 @@ func (t *Tally) Before(collective uint64) []CallCount {
 	return all
 }
 
-// Weight hashes a message's receiver and tag with the mixer of SplitMix64. Each rank adds the
-// weights of the messages that it sends, and subtracts those of the messages that it receives. If
-// messages are missing, the sum over all ranks is 0 only with probability 2^-64.
+// Weight hashes the receiver and tag of a message with the mixer of SplitMix64. All ranks add the
+// weights of sent messages, and subtract the weights of received messages. If messages are missing,
+// the sum is 0 only with probability 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := (uint64(receiver)<<32 ^ uint64(tag)) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

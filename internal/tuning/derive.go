@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference of times that can change the path. A smaller difference
-// may disappear with the next version of the software.
+// FloorPercent is the smallest difference in times that can change the path. Smaller differences
+// may disappear in the next version of the software.
 const FloorPercent = 2.0
 
 // DeriveMethod describes Derive to users.
@@ -17,14 +17,14 @@ const DeriveMethod = "from small sizes to large ones, starting with otherwise, t
 	"the others, and starts with them; two levels are chosen only at sizes where they are faster in " +
 	"place and out of place"
 
-// comparison chooses between two paths, which are ways to run a call, from their measured times. If
-// the points of a size, for calls in place and out of place, disagree about the faster path, the
-// preferred path wins.
+// comparison chooses between two paths, which are ways to run a call, from measured times. A size
+// can have two points, for calls in place and out of place. If these disagree about the faster
+// path, the preferred path wins.
 type comparison struct {
-	startPath              Path // for the smallest size if neither path is faster there
+	startPath              Path // path of the smallest size if neither path is faster there
 	preferred, alternative Path
 	microseconds           func(Point) (preferred, alternative float64)
-	// isStrict requires that the alternative be faster at each point of its sizes. Otherwise, it
+	// isStrict restricts the alternative to sizes at which it is faster at all points. Otherwise, it
 	// extends to larger sizes until the preferred path is faster.
 	isStrict bool
 }
@@ -63,20 +63,21 @@ func (p Point) lacksTwoLevel() bool { return !p.hasTwoLevel() }
 
 // NotDirectUS returns the time of the faster of the plain and the window path, in microseconds.
 func (p Point) NotDirectUS() float64 {
-	isWindowMeasured := p.WindowUS != 0
-	if !isWindowMeasured {
+	lacksWindow := p.WindowUS == 0
+	if lacksWindow {
 		return p.PlainUS
 	}
 
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives the rule for some calls from measured points, in any order.
+// Derive derives the rule for calls from measured points, in any order. Without calls.Memory, the
+// rule chooses between the plain and the window path. defaultPath is the choice at the smallest
+// size if neither is faster there.
 //
-// Without calls.Memory, the rule chooses between the plain and the window path, starting with
-// defaultPath if neither is faster at the smallest size. With calls.Memory, it chooses between
-// NotDirect, which leaves the choice to another rule, and the direct path, or the two-level path if
-// that was measured.
+// With calls.Memory, the rule chooses between the direct path and NotDirect, which leaves the
+// choice to another rule. If a point has a time of the two-level path, this path replaces the
+// direct path.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	var c comparison
 	switch {
@@ -92,12 +93,12 @@ func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	return Rule{Calls: calls, Steps: c.deriveSteps(groupBySize(points))}
 }
 
-// pointsOfSize lists the points of one size, at least one.
+// pointsOfSize lists one or more points of the same size.
 type pointsOfSize []Point
 
 func (p pointsOfSize) bytes() Size { return p[0].Bytes }
 
-// groupBySize sorts by size.
+// groupBySize returns groups in ascending order of size.
 func groupBySize(points []Point) (sizes []pointsOfSize) {
 	compareSizes := func(a, b Point) int { return cmp.Compare(a.Bytes, b.Bytes) }
 	ordered := slices.SortedStableFunc(slices.Values(points), compareSizes)
@@ -119,7 +120,7 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 		return []Step{{Path: c.startPath}}
 	}
 
-	path := c.startPath // of the previous size
+	path := c.startPath // path of the next smaller size
 	for i, points := range sizes {
 		nextPath := c.choosePath(points, path)
 		switch {
@@ -138,19 +139,19 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	return steps
 }
 
-// choosePath keeps previous, the path of the next smaller size, if neither path is faster. A strict
-// comparison then returns the preferred path instead.
+// choosePath returns the path of one size. previous is the path of the next smaller size.
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
-		fasterPath := c.fasterPath(p)
-		lacksAdvantage := c.isStrict && fasterPath == neitherPath
-		if fasterPath == c.preferred || lacksAdvantage {
+		switch c.fasterPath(p) {
+		case c.preferred:
 			return c.preferred
-		}
-
-		if fasterPath == c.alternative {
+		case c.alternative:
 			path = c.alternative
+		case neitherPath:
+			if c.isStrict {
+				return c.preferred
+			}
 		}
 	}
 
@@ -175,8 +176,8 @@ func (c comparison) fasterPath(p Point) Path {
 	return neitherPath
 }
 
-// logRatio is positive if the alternative is faster, and negative if the preferred path is. Twice
-// as fast and half as fast differ only in the sign.
+// logRatio is positive if the alternative is faster, and negative if the preferred path is faster.
+// With logarithms, twice as fast and half as fast differ only in the sign.
 func (c comparison) logRatio(p Point) float64 {
 	preferred, alternative := c.microseconds(p)
 	return math.Log(preferred / alternative)
@@ -191,28 +192,30 @@ func (c comparison) meanLogRatio(points pointsOfSize) float64 {
 	return sum / float64(len(points))
 }
 
-// thresholdBetween returns the largest size that takes the path of the lower of two neighboring
-// sizes. It estimates where both paths are equally fast, and rounds down to a readable number.
+// thresholdBetween returns the largest size that takes the path of lower. It estimates where both
+// paths are equally fast, and rounds down to a readable number.
 func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	lowRatio := c.meanLogRatio(lower)
 	highRatio := c.meanLogRatio(upper)
 	low := lower.bytes()
 	high := upper.bytes()
-	isSamePathFaster := lowRatio*highRatio >= 0 // on average, at both sizes
-	if isSamePathFaster {
+	haveSameSign := lowRatio*highRatio >= 0 // on average, the same path is faster at both sizes
+	if haveSameSign {
 		return low
 	}
 
 	// Interpolate linearly between the logarithms of the sizes.
 	fraction := math.Abs(lowRatio) / (math.Abs(lowRatio) + math.Abs(highRatio))
 	crossing := float64(low) * math.Pow(float64(high)/float64(low), fraction)
-	return min(max(roundDownToQuarter(crossing), low), high-1)
+	lowest, highest := low, high-1
+	return min(max(roundDownToQuarter(crossing), lowest), highest)
 }
 
-// roundDownToQuarter rounds 16 to 31 down to 16, 20, 24 or 28, and other sizes in proportion.
+// roundDownToQuarter rounds down to 4, 5, 6 or 7 times a power of two. For example, it rounds 31 to
+// 28. It rounds sizes below 8 to whole bytes.
 func roundDownToQuarter(bytes float64) Size {
 	whole := Size(bytes)
-	quarter := Size(1)
+	quarter := Size(1) // of the largest power of two up to whole
 	for whole/quarter >= 8 {
 		quarter *= 2
 	}

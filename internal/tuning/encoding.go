@@ -34,7 +34,7 @@ import (
 //	  ]
 //	}
 
-// formatText, the value of "about", explains the format to users who open such a file.
+// formatText is the value of "about". It explains the format to users.
 const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of " +
 	"that step; the last step covers all larger sizes. otherwise is the path of calls without a " +
 	"rule. Rules with memory decide first, whether a call on symmetric or on any buffers takes " +
@@ -49,9 +49,9 @@ type file struct {
 }
 
 var (
-	// foldableObject matches an object without nested objects or lists, which Encode puts on one line.
+	// foldableObject matches an object without nested objects or lists. Encode puts it on one line.
 	foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
-	// lineEnd includes the indentation of the next line.
+	// lineEnd matches a line break and the indentation of the next line.
 	lineEnd = regexp.MustCompile(`\n\s*`)
 )
 
@@ -75,7 +75,7 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
-// Decode returns the table in a document from Encode. It rejects other versions, unknown fields and
+// Decode returns the table of a JSON document. It rejects other versions, unknown fields and
 // invalid tables.
 func Decode(encoded []byte) (*Table, error) {
 	if err := checkVersion(encoded); err != nil {
@@ -96,8 +96,8 @@ func Decode(encoded []byte) (*Table, error) {
 	return decoded.Table, nil
 }
 
-// version is the field that all versions of the format have. Errors of package json contain the
-// name of this type.
+// version has the only field that all versions of the format share. Its name appears in errors of
+// package json.
 type version struct {
 	Version *int `json:"version"` // nil if absent
 }
@@ -122,8 +122,8 @@ func checkVersion(encoded []byte) error {
 
 const unknownOffset int64 = -1
 
-// addLineNumber adds the line of the position in err to err, or else the line of offset, unless
-// offset is unknownOffset.
+// addLineNumber adds a line number to err. It uses the offset in err, or else the parameter offset.
+// If both are unknown, it returns err unchanged.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError
@@ -138,7 +138,7 @@ func addLineNumber(encoded []byte, offset int64, err error) error {
 		return err
 	}
 
-	before := encoded[:min(offset, int64(len(encoded)))]
-	line := 1 + bytes.Count(before, []byte("\n"))
+	textBefore := encoded[:min(offset, int64(len(encoded)))]
+	line := 1 + bytes.Count(textBefore, []byte("\n"))
 	return fmt.Errorf("line %d: %w", line, err)
 }

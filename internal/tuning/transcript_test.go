@@ -14,11 +14,11 @@ import (
 //	builtin backend=NAME device=(NAME)         load a built-in table
 //	decode                                     load the table of the input
 //	encode                                     print the loaded table
-//	choose OPERATION ranks=N [machines=N]      print the path for each size of the input
-//	direct OPERATION ranks=N ... [symmetric]   the same for the direct path; see directAnswer
+//	choose OPERATION ranks=N [machines=N]      print a plain or window path for each size
+//	direct OPERATION ranks=N ... [symmetric]   print whether calls go direct, for each size
 //	derive [memory=M] [otherwise=PATH]         print a rule for measured times; see runDerive
 //
-// go test -rewrite updates the answers.
+// The flag -rewrite of go test replaces the expected output.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var table *Table // loaded by the latest builtin or decode
@@ -59,7 +59,7 @@ func summarize(table *Table) string {
 	return fmt.Sprintf("%s: %d rules\n", table.Name(), len(table.Rules))
 }
 
-// argument returns the value of a command's argument, with spaces for "_", or "".
+// argument returns the value of an argument, with "_" replaced by spaces, or "" if it is absent.
 func argument(d *datadriven.TestData, key string) string {
 	value := ""
 	for _, arg := range d.CmdArgs {
@@ -98,7 +98,7 @@ func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 	return out.String()
 }
 
-// directAnswer returns "two-level", or whether the path is Direct.
+// directAnswer returns "two-level", or "true" or "false" for any other path.
 func directAnswer(path Path) string {
 	if path == TwoLevel {
 		return string(TwoLevel)
@@ -111,12 +111,12 @@ func directAnswer(path Path) string {
 //
 //	1MiB 10 20 30 2 in-place
 //
-// with a size, microseconds of the plain, window and (only with memory) direct path, and the noise
-// in percent.
+// The numbers are the size, the microseconds of the plain, window and direct path, and the noise in
+// percent. Lines for a rule without memory omit the direct path.
 func runDerive(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	memory := Memory(argument(d, "memory"))
-	hasDirect := memory != "" // whether lines have times of the direct path
+	hasDirect := memory != ""
 	var points []Point
 	for line := range strings.Lines(d.Input) {
 		points = append(points, parsePoint(t, line, hasDirect))

@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// validate reports the first invalid field by its JSON name. A direct rule has Memory and chooses
-// whether calls take the direct or two-level path. Only a direct rule can cover all operations.
+// validate reports the first invalid field by its JSON name. A rule with Memory is a direct rule,
+// which decides whether calls take the direct or two-level path. Only a direct rule can be general:
+// without an operation and shape, it covers all calls.
 func (r *Rule) validate() error {
 	if !r.Memory.isValid() {
 		return fmt.Errorf("memory is %q, but must be symmetric or any", r.Memory)
 	}
 
 	isDirectRule := r.Memory != ""
-	mayOmitCalls := isDirectRule && r.isGeneral()
-	if !mayOmitCalls {
+	isGeneralDirectRule := isDirectRule && r.isGeneral()
+	if !isGeneralDirectRule {
 		if err := r.Calls.validate(); err != nil {
 			return err
 		}
@@ -33,14 +34,15 @@ func (r *Rule) validateSteps(isDirectRule bool) error {
 	previousMax := Size(0)
 	for i := range r.Steps {
 		step := &r.Steps[i]
+		number := i + 1
 		hasSeveralMachines := r.Machines > 1
 		if step.Path == TwoLevel && !hasSeveralMachines {
-			return fmt.Errorf("step %d: path is two-level, but the rule is for one machine", i+1)
+			return fmt.Errorf("step %d: path is two-level, but the rule is for one machine", number)
 		}
 
-		isLast := i == len(r.Steps)-1
+		isLast := number == len(r.Steps)
 		if err := step.validate(previousMax, isLast, isDirectRule); err != nil {
-			return fmt.Errorf("step %d: %w", i+1, err)
+			return fmt.Errorf("step %d: %w", number, err)
 		}
 
 		previousMax = step.MaxBytes
@@ -49,10 +51,10 @@ func (r *Rule) validateSteps(isDirectRule bool) error {
 	return nil
 }
 
-// maxRanks exceeds any real group. A larger number is certainly a mistake.
+// maxRanks exceeds the size of any real group.
 const maxRanks = 1 << 20
 
-// validate rejects calls without an operation or shape, which only a general rule may have.
+// validate requires an operation and a shape.
 func (c Calls) validate() error {
 	switch {
 	case !slices.Contains(operations, c.Operation):
@@ -69,14 +71,11 @@ func (c Calls) validate() error {
 
 // validate expects the MaxBytes of the previous step as previousMax.
 func (s *Step) validate(previousMax Size, isLast, isDirectRule bool) error {
-	isPlainChoice := s.Path == Plain || s.Path == Window
-	isDirectChoice := s.Path == Direct || s.Path == TwoLevel || s.Path == NotDirect
+	if err := s.validatePath(isDirectRule); err != nil {
+		return err
+	}
+
 	switch {
-	case !isDirectRule && !isPlainChoice:
-		return fmt.Errorf("path is %q, but must be plain or window", s.Path)
-	case isDirectRule && !isDirectChoice:
-		return fmt.Errorf("path is %q, but must be direct, two-level or other in a rule with memory",
-			s.Path)
 	case isLast && s.MaxBytes != 0:
 		return fmt.Errorf("up_to is %v, but the last step covers all larger sizes", s.MaxBytes)
 	case !isLast && s.MaxBytes <= previousMax:
@@ -92,13 +91,27 @@ func (s *Step) validate(previousMax Size, isLast, isDirectRule bool) error {
 	return nil
 }
 
-// validate requires the times of the plain path, of the window path (optional in a direct rule),
-// and, only in a direct rule, of the direct or the two-level path.
+func (s *Step) validatePath(isDirectRule bool) error {
+	isPlainChoice := s.Path == Plain || s.Path == Window
+	isDirectChoice := s.Path == Direct || s.Path == TwoLevel || s.Path == NotDirect
+	switch {
+	case !isDirectRule && !isPlainChoice:
+		return fmt.Errorf("path is %q, but must be plain or window", s.Path)
+	case isDirectRule && !isDirectChoice:
+		return fmt.Errorf("path is %q, but must be direct, two-level or other in a rule with memory",
+			s.Path)
+	}
+
+	return nil
+}
+
+// validate requires the times of the plain and the window path. In a direct rule, it requires the
+// times of the plain path and of either the direct or the two-level path.
 func (p *Point) validate(isDirectRule bool) error {
 	isPlainValid := isPositive(p.PlainUS)
 	mayLackWindow := isDirectRule
 	isWindowValid := isPositive(p.WindowUS) || mayLackWindow && p.WindowUS == 0
-	directUS := p.DirectUS + p.TwoLevelUS // the last case below rejects two times
+	directUS := p.DirectUS + p.TwoLevelUS // one of them is 0, or the last case below reports an error
 	isDirectValid := isPositive(directUS) || !isDirectRule
 	isNoiseValid := isPositive(p.NoisePercent) || p.NoisePercent == 0
 	switch {
@@ -115,5 +128,5 @@ func (p *Point) validate(isDirectRule bool) error {
 	return nil
 }
 
-// isPositive returns false for infinity and NaN.
+// isPositive reports whether a number is positive and finite.
 func isPositive(number float64) bool { return number > 0 && !math.IsInf(number, 1) }
