@@ -2,9 +2,10 @@ package alloc
 
 import "math/bits"
 
-// bag is a priority queue for the free blocks of one stream and size. A block's key has its
-// position in the high bits and its id in the low bits. The first heapCount keys form a binary
-// min-heap. The rest, the tail, is unsorted, which keeps insertion and most removals cheap.
+// bag is a priority queue for the free blocks of one stream and size. A key has the position of a
+// block in the high bits and the block id in the low bits. The first heapCount keys form a binary
+// min-heap. The remaining keys, the tail, are unsorted. This keeps insertion and most removals
+// cheap.
 type bag struct {
 	start     uint32 // index of the first key in freeBlocks.keys
 	capacity  uint32 // in keys: a power of two, or 0
@@ -38,7 +39,7 @@ type freeBlocks struct {
 	firstUnusedClass uint32      // head of a free list of class ids, or 0
 }
 
-// addKey adds a block to the tail of a bag. The block's record then contains the slot of the key.
+// addKey appends the key of a block to the tail of a bag, and marks the block as free.
 func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 	slot := bag.count
 	if slot == bag.capacity {
@@ -50,7 +51,6 @@ func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 	b.markFree(slot)
 }
 
-// removeKey moves the last key to the slot of a key removed from the tail.
 func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	isInHeap := slot < bag.heapCount
 	isSparse := bag.count < bag.capacity/4
@@ -61,6 +61,7 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 		return
 	}
 
+	// The removed key is in the tail, so the last key can fill the slot.
 	keys := f.keys
 	key := keys[bag.start+last]
 	keys[bag.start+slot] = key
@@ -92,7 +93,7 @@ func (f *freeBlocks) removeFromHeap(bag *bag, slot uint32) {
 	lastOfHeap, last := bag.heapCount, bag.count
 	if slot != lastOfHeap {
 		key := f.keys[bag.start+lastOfHeap]
-		isLowerThanParent := slot > 0 && key < f.keys[bag.start+(slot-1)/2]
+		isLowerThanParent := slot > 0 && key < f.keys[bag.start+parentOf(slot)]
 		if isLowerThanParent {
 			f.siftUp(bag, slot, key)
 		} else {
@@ -148,10 +149,13 @@ func (f *freeBlocks) moveTailToHeap(bag *bag) {
 	}
 }
 
+// parentOf returns the slot of the parent in the heap. The root, slot 0, has no parent.
+func parentOf(slot uint32) uint32 { return (slot - 1) / 2 }
+
 // siftUp stores a key at or above the given slot of the heap. Higher parents move down.
 func (f *freeBlocks) siftUp(bag *bag, slot uint32, key uint64) {
 	for slot > 0 {
-		parent := (slot - 1) / 2
+		parent := parentOf(slot)
 		if f.keys[bag.start+parent] <= key {
 			break
 		}

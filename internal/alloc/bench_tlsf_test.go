@@ -6,17 +6,22 @@ import (
 	"testing"
 )
 
+// A row of size ranges covers the sizes from one power of two to the next.
+const (
+	rowCount    = 64
+	columnCount = 32 // number of ranges of equal length in a row
+	columnLog   = 5  // log2 of columnCount
+)
+
 // tlsf implements two-level segregated fit (TLSF), for comparison, without the counters, handle
-// checks and streams of a Core. Row and column divide sizes into ranges: a row has the sizes from a
-// power of two to the next, and its 32 columns are ranges of equal length. Each range has a stack
-// of free blocks.
+// checks and streams of a Core. Each size range has a stack of free blocks.
 type tlsf struct {
 	blocks        []tlsfBlock // by id; id 0 means none
 	firstUnusedID int32       // head of a free list, linked by tlsfBlock.next
 
-	tops         [64][32]int32 // ids of the top blocks of the stacks, by row and column
-	usedColumns  [64]uint32    // bit set of the nonempty stacks of each row
-	nonemptyRows uint64        // bit set
+	tops         [rowCount][columnCount]int32 // ids of the top blocks of the stacks
+	usedColumns  [rowCount]uint32             // bit set of the nonempty stacks of each row
+	nonemptyRows uint64                       // bit set
 }
 
 type tlsfBlock struct {
@@ -41,14 +46,14 @@ func newTLSF(units uint64) *tlsf {
 // tlsfRange returns the row and column of a size. Row 0 has a column for each size below 32. In
 // other rows, the 5 bits after the highest one are the column.
 func tlsfRange(units uint64) (row, column int) {
-	if units < 32 {
+	if units < columnCount {
 		return 0, int(units)
 	}
 
 	log := bits.Len64(units) - 1 // at least 5
-	rangeShift := log - 5        // log2 of the length of a range
-	// The masks 63, here and below, avoid run-time checks of indexes and shifts.
-	return (log - 4) & 63, int(units>>(rangeShift&63)) & 31
+	rangeLog := log - columnLog  // log2 of the length of a range
+	// The masks here and below avoid run-time checks of indexes and shifts.
+	return (rangeLog + 1) & (rowCount - 1), int(units>>(rangeLog&63)) & (columnCount - 1)
 }
 
 func (t *tlsf) push(id int32) {
@@ -87,9 +92,9 @@ func (t *tlsf) remove(id int32) {
 
 // find returns a block from the first nonempty range whose blocks are all large enough, or 0.
 func (t *tlsf) find(units uint64) int32 {
-	if units >= 32 { // round up to the start of a range
+	if units >= columnCount { // round up to the start of a range
 		log := bits.Len64(units) - 1
-		rangeLength := uint64(1) << ((log - 5) & 63)
+		rangeLength := uint64(1) << ((log - columnLog) & 63)
 		units += rangeLength - 1
 	}
 
@@ -101,11 +106,11 @@ func (t *tlsf) find(units uint64) int32 {
 			return 0
 		}
 
-		row = bits.TrailingZeros64(rows) & 63
+		row = bits.TrailingZeros64(rows) & (rowCount - 1)
 		columns = t.usedColumns[row]
 	}
 
-	column = bits.TrailingZeros32(columns) & 31
+	column = bits.TrailingZeros32(columns) & (columnCount - 1)
 	return t.tops[row][column]
 }
 

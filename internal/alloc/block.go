@@ -38,8 +38,7 @@ func (s State) String() string {
 	return [...]string{"unused record", "free", "live", "parked", "deferred"}[s]
 }
 
-// Some words of a block record have a position or size in the high 38 bits, and the id of a block
-// or region in the low 26 bits.
+// Two words of a block record combine a number in the high 38 bits with an id in the low 26 bits.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
@@ -72,10 +71,10 @@ const (
 
 // rareFields holds the fields that most blocks do not need.
 type rareFields struct {
-	pins                       int32  // calls of Core.Pin minus calls of Unpin
+	pins                       int32  // calls of Core.Pin minus calls of Core.Unpin
 	firstUse                   uint32 // first use by another stream, in useTable.uses, or 0
 	prevDeferred, nextDeferred uint32 // neighbors in the owner stream's list, or 0
-	isKept                     bool   // whether Rebuild keeps the block allocated until the next one
+	isKept                     bool   // whether one Rebuild keeps the block allocated until the next
 }
 
 func (b *block) position() uint64  { return b.positionAndRegion >> idBits }

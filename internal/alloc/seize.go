@@ -3,13 +3,13 @@ package alloc
 // gap is a range of free memory in a segment, for Core.Seize. A gap can span several regions, which
 // are parts of a segment that belong to different streams.
 type gap struct {
-	regionID   uint32 // region of the segment, not after start; 0 in the zero gap
+	regionID   uint32 // a region at or before start; 0 if there is no gap
 	start, end uint64 // positions in units of 512 bytes
 }
 
-// smallestGap chooses the smallest gap that is large enough, and returns its end part, or the zero
-// gap. The part starts at a multiple of 2 MiB, as all regions do, and has at least the given units.
-// canTakeFrom reports whether memory of a free-block index is available.
+// smallestGap finds the smallest gap that is large enough, and returns its last units, or the zero
+// gap. The result can exceed units, because it starts at a multiple of 2 MiB, as all regions do.
+// canTakeFrom reports whether the memory of a free-block index can be taken.
 func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool) gap {
 	smallest, smallestUnits := gap{}, ^uint64(0)
 	for i := range l.segments {

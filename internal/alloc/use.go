@@ -3,8 +3,8 @@ package alloc
 // use records that a stream other than the owner uses a block. A freed block with uses is deferred:
 // its memory stays allocated until the host knows that these streams have finished.
 type use struct {
-	// sequence numbers the uses, by useTable.useCount. Once the block is deferred, sequence is the
-	// number of the deferral instead.
+	// sequence is the value of useTable.useCount after the latest use. Once the block is deferred,
+	// sequence is the number of the deferral.
 	sequence uint64
 	streamID uint32 // index in streamTable.streams
 	next     uint32 // id of the next use of the block, or of the next unused entry; 0 at the end

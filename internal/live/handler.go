@@ -100,7 +100,7 @@ func (s *Server) localHandler() http.Handler {
 }
 
 // remoteHandler serves all ranks on this machine over TCP. Metrics are public. Other paths need the
-// token of the job, and are served only if the address is a loopback address.
+// token of the job, and a server that listens on a loopback address.
 func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
 	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address) // "" after an error

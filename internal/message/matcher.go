@@ -68,8 +68,8 @@ func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
 }
 
 // Post records a receive from a rank or Any. It returns the resulting claims, which are valid until
-// the next call of Post or Arrive. A receive from Any accepts only messages of the same segment. A
-// segment is the number of earlier collectives, or 0 if collectives do not order messages.
+// the next call of Post or Arrive. A receive from Any accepts only messages of the same segment,
+// which is the number of earlier collectives, or 0 if collectives do not order messages.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.ensureQueue(tag)
 	receive := waitingReceive[R]{receive: r, source: source, segment: segment}

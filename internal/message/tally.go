@@ -28,8 +28,8 @@ type segmentEnd struct {
 const minPruneLength = 32
 
 // Count records a call and returns the number of calls with the key, including this one.
-// collectives is the number of collectives that this rank called before. The number completed
-// counts collectives that Before no longer has to support.
+// collectives is the number of collectives that this rank called before, and completed is the
+// number of collectives that have completed. Before must not be called for completed collectives.
 func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	h := t.histories[k]
 	if h == nil {
