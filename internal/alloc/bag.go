@@ -23,8 +23,8 @@ const (
 // noKey fills the unused slots of a bag. It is never the minimum, because it exceeds all keys.
 const noKey = ^uint64(0)
 
-// smallCapacity is the lowest capacity above 0. A search of a bag with this capacity reads all
-// slots, even unused ones, because branches on the counts would be unpredictable.
+// smallCapacity is the lowest capacity above 0. A search of such a bag reads all slots, because
+// branches on the count would be unpredictable.
 const smallCapacity = 4
 
 // freeBlocks holds the keys of all bags, and the bags for sizes above 1 MiB.
@@ -61,7 +61,6 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 		return
 	}
 
-	// The removed key is in the tail, so the last key can fill the slot.
 	keys := f.keys
 	key := keys[bag.start+last]
 	keys[bag.start+slot] = key
@@ -107,7 +106,6 @@ func (f *freeBlocks) removeFromHeap(bag *bag, slot uint32) {
 	}
 }
 
-// setSlot stores a key in a slot, and the slot in the record of the key's block.
 func (f *freeBlocks) setSlot(bag *bag, slot uint32, key uint64) {
 	f.keys[bag.start+slot] = key
 	f.blocks[key&idMask].markFree(slot)
@@ -116,7 +114,6 @@ func (f *freeBlocks) setSlot(bag *bag, slot uint32, key uint64) {
 // lowestBlock returns the id of the block with the lowest position. The bag must not be empty.
 func (f *freeBlocks) lowestBlock(bag *bag) uint32 {
 	if bag.capacity == smallCapacity {
-		// Unused slots contain noKey.
 		keys := (*[smallCapacity]uint64)(f.keys[bag.start:])
 		return uint32(min(keys[0], keys[1], keys[2], keys[3]) & idMask)
 	}
@@ -149,7 +146,6 @@ func (f *freeBlocks) moveTailToHeap(bag *bag) {
 	}
 }
 
-// parentOf returns the slot of the parent in the heap. The root, slot 0, has no parent.
 func parentOf(slot uint32) uint32 { return (slot - 1) / 2 }
 
 // siftUp stores a key at or above the given slot of the heap. Higher parents move down.

@@ -98,7 +98,6 @@ func (b *block) key(id uint32) uint64 { return b.positionAndRegion&^idMask | uin
 // markFree makes a block free. slot is the index of the block's key in a bag.
 func (b *block) markFree(slot uint32) { b.packed = uint64(Free) | uint64(slot)<<slotShift }
 
-// setRange does not change prev.
 func (b *block) setRange(positionAndRegion, units uint64) {
 	b.positionAndRegion = positionAndRegion
 	b.unitsAndPrev = units<<idBits | b.unitsAndPrev&idMask

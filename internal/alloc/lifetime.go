@@ -44,7 +44,6 @@ func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	return l.freeOrDefer(id)
 }
 
-// freeOrDefer defers a block that other streams may still use, and frees any other block.
 func (l *lifetimes) freeOrDefer(id uint32) State {
 	l.removeCompleteUses(&l.rareFields[id], l.streams)
 	hasUses := l.rareFields[id].firstUse != 0
@@ -121,7 +120,6 @@ func (l *lifetimes) ownerOf(b *block) *stream {
 	return &l.streams[streamID]
 }
 
-// appendDeferred adds a block to the end of its owner's list of deferred blocks.
 func (l *lifetimes) appendDeferred(id uint32) {
 	owner, fields := l.ownerOf(&l.blocks[id]), &l.rareFields[id]
 	fields.prevDeferred = owner.lastDeferred

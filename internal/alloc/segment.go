@@ -153,7 +153,6 @@ func (c *Core) heldBlock(v View, streamNumbers map[Stream]uint32) HeldBlock {
 	return held
 }
 
-// extent returns the zero Extent if the segment is removed or retired.
 func (s *segment) extent() Extent {
 	if s.bytes == 0 || s.isRetired {
 		return Extent{}
@@ -162,7 +161,6 @@ func (s *segment) extent() Extent {
 	return Extent{Bytes: s.bytes, Small: isSmallIndex(s.indexID)}
 }
 
-// ensureNumber returns the number of a stream. A new stream gets the next number.
 func ensureNumber(numbers map[Stream]uint32, stream Stream) uint32 {
 	number, isKnown := numbers[stream]
 	if !isKnown {

@@ -40,9 +40,9 @@ func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 }
 
 // removeCompleteUses removes the uses up to the lastCompleteUse of their streams. The block must
-// not be deferred, which would have replaced the sequence numbers.
+// not be deferred yet.
 func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
-	link := &fields.firstUse // the firstUse or next field that holds the current id
+	link := &fields.firstUse
 	for *link != 0 {
 		useID := *link
 		streamID := t.uses[useID].streamID

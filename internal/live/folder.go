@@ -157,8 +157,7 @@ func Sweep() {
 	}
 }
 
-// isSocketDead reports whether the socket of a rank refuses connections, because the process has
-// exited.
+// isSocketDead reports whether a socket refuses connections, because the process has exited.
 func isSocketDead(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {

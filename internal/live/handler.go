@@ -89,7 +89,7 @@ func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	return protect(newMux(read))
 }
 
-// localHandler serves only this rank, on the Unix socket.
+// localHandler serves only this rank.
 func (s *Server) localHandler() http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
 		return newMachine(s.ownSnapshot(eventLimit))
@@ -182,7 +182,6 @@ func (s *Server) authorizeOrRespond(w http.ResponseWriter, r *http.Request) bool
 
 const cookieName = "symmem-token"
 
-// hasToken looks for the token in the Authorization header and in the cookie.
 func (s *Server) hasToken(r *http.Request) bool {
 	token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if isBearer && s.isToken(token) {

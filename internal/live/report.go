@@ -166,7 +166,6 @@ func (pb *pageBuilder) ensurePathRow(group, operation, path string) *page.Path {
 	return &pb.page.Paths[len(pb.page.Paths)-1]
 }
 
-// sortRows sorts waits by start time, and paths by group, operation and path.
 func (pb *pageBuilder) sortRows() {
 	slices.SortStableFunc(pb.page.Pending, func(a, b page.Row) int {
 		return cmp.Compare(a.Time, b.Time)

@@ -61,8 +61,8 @@ type Group struct {
 	Calls    []Calls           `json:"calls"`
 }
 
-// Calls summarizes the calls of one operation on one path whose sizes are at least MinBytes and less
-// than MaxBytes. It excludes replays of CUDA graphs.
+// Calls summarizes the calls of one operation on one path, with sizes from MinBytes to MaxBytes-1.
+// It excludes replays of CUDA graphs.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`

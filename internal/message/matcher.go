@@ -21,7 +21,7 @@ type Matcher[R any] struct {
 type Claim[R any] struct {
 	Receive R
 	Source  int    // rank that sends the message
-	Number  uint64 // number of the message, from 1 for each source and tag
+	Number  uint64 // see Arrival
 }
 
 // Arrival describes a message that has begun to arrive.
@@ -47,7 +47,7 @@ type messageID struct {
 type waitingReceive[R any] struct {
 	receive R
 	source  int    // rank or Any
-	segment uint64 // messages that a receive from Any accepts; see Matcher.Post
+	segment uint64 // see Matcher.Post
 }
 
 func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {

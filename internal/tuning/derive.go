@@ -98,7 +98,7 @@ type pointsOfSize []Point
 
 func (p pointsOfSize) bytes() Size { return p[0].Bytes }
 
-// groupBySize returns groups in ascending order of size.
+// groupBySize sorts the groups by size.
 func groupBySize(points []Point) (sizes []pointsOfSize) {
 	compareSizes := func(a, b Point) int { return cmp.Compare(a.Bytes, b.Bytes) }
 	ordered := slices.SortedStableFunc(slices.Values(points), compareSizes)
@@ -143,15 +143,14 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
-		switch c.fasterPath(p) {
-		case c.preferred:
+		faster := c.fasterPath(p)
+		switch {
+		case faster == c.preferred:
 			return c.preferred
-		case c.alternative:
+		case faster == c.alternative:
 			path = c.alternative
-		case neitherPath:
-			if c.isStrict {
-				return c.preferred
-			}
+		case c.isStrict: // neither path is faster
+			return c.preferred
 		}
 	}
 
@@ -176,8 +175,8 @@ func (c comparison) fasterPath(p Point) Path {
 	return neitherPath
 }
 
-// logRatio is positive if the alternative is faster, and negative if the preferred path is faster.
-// With logarithms, twice as fast and half as fast differ only in the sign.
+// logRatio is positive if the alternative is faster. The logarithm makes twice as fast and half as
+// fast differ only in the sign.
 func (c comparison) logRatio(p Point) float64 {
 	preferred, alternative := c.microseconds(p)
 	return math.Log(preferred / alternative)
@@ -215,7 +214,7 @@ func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 // 28. It rounds sizes below 8 to whole bytes.
 func roundDownToQuarter(bytes float64) Size {
 	whole := Size(bytes)
-	quarter := Size(1) // of the largest power of two up to whole
+	quarter := Size(1)
 	for whole/quarter >= 8 {
 		quarter *= 2
 	}

@@ -54,7 +54,6 @@ func (r *Rule) validateSteps(isDirectRule bool) error {
 // maxRanks exceeds the size of any real group.
 const maxRanks = 1 << 20
 
-// validate requires an operation and a shape.
 func (c Calls) validate() error {
 	switch {
 	case !slices.Contains(operations, c.Operation):
