@@ -11,12 +11,12 @@ import (
 
 const (
 	copyBytes      = int64(128) << 20 // large enough to reach a link's full speed
-	timedCopyCount = 4                // after one copy that warms up
+	timedCopyCount = 4                // after one warm-up copy
 )
 
-// MeasureCopies measures the speed of copies to the GPU with the given ordinal from each other GPU
-// whose memory it can access. A copy needs 128 MiB of memory on both GPUs. On an error,
-// MeasureCopies also returns the speeds measured so far.
+// MeasureCopies measures the speed of copies to the GPU with the given ordinal. The sources are all
+// other GPUs whose memory this GPU can access. A copy needs 128 MiB of memory on both GPUs. On an
+// error, MeasureCopies also returns the speeds measured so far.
 func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -60,17 +60,17 @@ func measureCopiesTo(
 ) (speeds []CopySpeed, err error) {
 	to := target.Ordinal()
 	for from := range gpuCount {
+		if from == to {
+			continue
+		}
+
 		source, err := driver.Device(from)
 		if err != nil {
 			return speeds, err
 		}
 
-		if from == to {
-			continue
-		}
-
 		hasAccess, err := target.CanAccessPeer(source)
-		if err != nil || !hasAccess { // InspectLinks also counts an error as no access
+		if err != nil || !hasAccess { // a failed query counts as no access
 			continue
 		}
 
@@ -85,7 +85,8 @@ func measureCopiesTo(
 	return speeds, nil
 }
 
-// measureCopy returns the speed in GB/s. The context of target must be current.
+// measureCopy returns the speed of copies from source to target in GB/s. The context of target must
+// be current.
 func measureCopy(driver *cuda.Driver, source, target cuda.Device) (gbps float64, err error) {
 	m := copyMeasurement{driver: driver}
 	defer func() {
@@ -104,7 +105,7 @@ type cleanupList []func() error
 
 func (c *cleanupList) add(f func() error) { *c = append(*c, f) }
 
-// run calls the functions, last one first.
+// run calls the functions in reverse order.
 func (c *cleanupList) run() error {
 	var errs []error
 	for _, f := range slices.Backward(*c) {
@@ -116,21 +117,23 @@ func (c *cleanupList) run() error {
 
 // copyMeasurement holds the resources for copies between two GPUs.
 type copyMeasurement struct {
-	driver     *cuda.Driver
-	from, to   uintptr // addresses of at least copyBytes
-	stream     cuda.Stream
-	start, end cuda.Event // timestamps around the timed copies
-	cleanups   cleanupList
+	driver        *cuda.Driver
+	sourceAddress uintptr // buffer on the source GPU
+	targetAddress uintptr // buffer on the target GPU
+	stream        cuda.Stream
+	start, end    cuda.Event // recorded before and after the timed copies
+	cleanups      cleanupList
 }
 
-// allocate sets all fields. The caller must run m.cleanups, even after an error.
+// allocate creates the buffers, the stream, and the events. The caller must run m.cleanups, even
+// after an error.
 func (m *copyMeasurement) allocate(source, target cuda.Device) (err error) {
-	m.from, err = m.allocateMemory(source, target)
+	m.sourceAddress, err = m.allocateBuffer(source, target)
 	if err != nil {
 		return err
 	}
 
-	m.to, err = m.allocateMemory(target, target)
+	m.targetAddress, err = m.allocateBuffer(target, target)
 	if err != nil {
 		return err
 	}
@@ -150,8 +153,8 @@ func (m *copyMeasurement) allocate(source, target cuda.Device) (err error) {
 	return err
 }
 
-// allocateMemory allocates at least copyBytes on owner and makes them accessible from user.
-func (m *copyMeasurement) allocateMemory(owner, user cuda.Device) (uintptr, error) {
+// allocateBuffer allocates at least copyBytes of memory on owner and gives user access to it.
+func (m *copyMeasurement) allocateBuffer(owner, user cuda.Device) (uintptr, error) {
 	driver := m.driver
 	const rdma = false // no network card accesses the memory
 	const recommended = true
@@ -161,7 +164,8 @@ func (m *copyMeasurement) allocateMemory(owner, user cuda.Device) (uintptr, erro
 		return 0, err
 	}
 
-	bytes := (copyBytes + granularity - 1) / granularity * granularity // rounded up
+	mappingCount := (copyBytes + granularity - 1) / granularity // rounded up
+	bytes := mappingCount * granularity
 	address, err := driver.AddressReserve(bytes, granularity)
 	if err != nil {
 		return 0, err
@@ -197,9 +201,9 @@ func (m *copyMeasurement) createEvent() (cuda.Event, error) {
 	return event, nil
 }
 
-// measure copies and returns the speed in GB/s.
+// measure runs the copies and returns their speed in GB/s.
 func (m *copyMeasurement) measure() (gbps float64, err error) {
-	if err := m.queueCopy(); err != nil { // not timed: warms up
+	if err := m.queueCopy(); err != nil { // warm-up, not timed
 		return 0, err
 	}
 
@@ -232,5 +236,5 @@ func (m *copyMeasurement) measure() (gbps float64, err error) {
 }
 
 func (m *copyMeasurement) queueCopy() error {
-	return m.driver.MemcpyAsync(m.to, m.from, copyBytes, m.stream)
+	return m.driver.MemcpyAsync(m.targetAddress, m.sourceAddress, copyBytes, m.stream)
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -12,18 +13,18 @@ import (
 
 // Driver describes the two parts of NVIDIA's driver: the library libcuda and the kernel module.
 type Driver struct {
-	Path        string `json:"path,omitempty"`    // of libcuda
-	CUDAVersion int    `json:"cuda,omitempty"`    // newest supported version; 12090 is 12.9
+	Path        string `json:"path,omitempty"`    // path of libcuda
+	CUDAVersion int    `json:"cuda,omitempty"`    // newest supported CUDA: 12090 stands for 12.9
 	Version     string `json:"version,omitempty"` // such as 580.159, or empty if unknown
-	// IMEXChannels is the number of visible channels of IMEX, NVIDIA's memory exchange between
-	// machines. A process needs a channel to use fabric handles.
+	// IMEXChannels is the number of visible channels of IMEX, NVIDIA's service for sharing GPU
+	// memory between machines. A process needs a channel to use fabric handles.
 	IMEXChannels int    `json:"imex_channels"`
 	Error        string `json:"error,omitempty"` // why no GPU is usable, or empty
-	IsMissing    bool   `json:"none,omitempty"`  // Error means that CUDA is not installed
-	ErrorCode    int    `json:"code,omitempty"`  // cuda.Code of Error, or 0
+	IsMissing    bool   `json:"none,omitempty"`  // no suitable libcuda was found
+	ErrorCode    int    `json:"code,omitempty"`  // CUDA's code for Error, or 0 if it has none
 }
 
-// InspectDriver loads libcuda and describes the driver and the GPUs. It creates no context.
+// InspectDriver loads libcuda and describes the driver and the GPUs. It creates no CUDA context.
 func InspectDriver() (Driver, []GPU) {
 	d := Driver{Version: kernelModuleVersion()}
 	library, err := cuda.Load()
@@ -51,7 +52,7 @@ func InspectDriver() (Driver, []GPU) {
 	return d, gpus
 }
 
-// setError replaces the stored error.
+// setError replaces an earlier error.
 func (d *Driver) setError(err error) {
 	d.Error = err.Error()
 	d.IsMissing = errors.Is(err, cuda.ErrNoDriver)
@@ -65,8 +66,9 @@ func countIMEXChannels() int {
 	return len(files)
 }
 
-// moduleVersionPattern matches a line such as "NVRM version: NVIDIA UNIX Open Kernel Module for
-// x86_64  580.159  Release Build".
+// moduleVersionPattern matches a line such as:
+//
+//	NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159  Release Build
 var moduleVersionPattern = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
 // kernelModuleVersion returns the version of the kernel module, or "" if it is unknown.
@@ -84,8 +86,8 @@ func kernelModuleVersion() string {
 	return string(matches[1])
 }
 
-// nvmlDriverVersion asks NVML, NVIDIA's management library, which works even in containers that
-// hide /proc/driver/nvidia. It returns "" if the version is unknown.
+// nvmlDriverVersion returns the version according to NVML, NVIDIA's management library, or "" if it
+// is unknown. NVML works even in containers that hide /proc/driver/nvidia.
 func nvmlDriverVersion() string {
 	management, err := openNVML()
 	if err != nil {
@@ -120,8 +122,8 @@ var adviceByErrorCode = map[cuda.Code]string{
 		"LD_LIBRARY_PATH: this GPU needs the libcuda of the driver",
 }
 
-// minVMMVersion is the first version of CUDA with which NCCL uses virtual memory management, the
-// basis of its windows: memory that all ranks of a group have registered.
+// minVMMVersion is the first version of CUDA with which NCCL uses virtual memory management. NCCL
+// needs it for windows, memory that all ranks of a group register.
 const minVMMVersion = 12000 // 12.0
 
 // judgeDriver adds a finding about the driver, and a warning if NCCL cannot use it for windows.
@@ -132,11 +134,7 @@ func judgeDriver(f *Facts, s *Section) {
 		return
 	}
 
-	version := "of unknown version"
-	if d.Version != "" {
-		version = d.Version
-	}
-
+	version := cmp.Or(d.Version, "of unknown version")
 	s.addOK("driver %s for CUDA %s, %s", version, cudaVersionText(d.CUDAVersion), d.Path)
 	if d.CUDAVersion < minVMMVersion {
 		s.add(Warn, "install a driver for CUDA 12.0 or newer", "NCCL does not use virtual memory "+
@@ -148,8 +146,8 @@ func judgeDriver(f *Facts, s *Section) {
 func judgeDriverError(f *Facts, s *Section) {
 	d := &f.Driver
 	level := Fail
-	usesHostBackend := f.RequestedBackend == "auto" && len(f.GPUs) == 0
-	if usesHostBackend { // which needs no GPU
+	fallsBackToHost := f.RequestedBackend == "auto" && len(f.GPUs) == 0
+	if fallsBackToHost { // the host backend needs no GPU
 		level = Warn
 	}
 

@@ -10,11 +10,11 @@ import (
 
 // GPU describes a GPU. A property that the driver cannot query is 0 or false.
 //
-// With CUDA's virtual memory management (VMM), a process exports memory as a handle, with which
-// another process maps it. A handle is a file descriptor, or a fabric handle, which also works in
-// other containers and on other machines.
+// With CUDA's virtual memory management (VMM), a process can export memory as a handle, and another
+// process can import the handle to map the memory. A handle is a file
+// descriptor or a fabric handle. Only fabric handles work between containers and between machines.
 type GPU struct {
-	Ordinal           int    `json:"ordinal"` // CUDA's number of the GPU in this process
+	Ordinal           int    `json:"ordinal"` // CUDA's index of the GPU in this process
 	Name              string `json:"name"`
 	UUID              string `json:"uuid"`
 	PCIAddress        string `json:"pci"` // such as 0000:01:00.0
@@ -22,16 +22,16 @@ type GPU struct {
 	Major             int    `json:"major"` // of the compute capability: 9 in 9.0
 	Minor             int    `json:"minor"` // of the compute capability: 0 in 9.0
 	SupportsVMM       bool   `json:"vmm"`
-	SupportsPosixFD   bool   `json:"posix_fd"`             // handles can be file descriptors
-	SupportsFabric    bool   `json:"fabric"`               // handles can be fabric handles
+	SupportsPosixFD   bool   `json:"posix_fd"`             // can export memory as a file descriptor
+	SupportsFabric    bool   `json:"fabric"`               // can export memory as a fabric handle
 	SupportsRDMA      bool   `json:"rdma"`                 // network cards can access the memory
 	SupportsMulticast bool   `json:"multicast"`            // only reported: symmem never uses it
-	Granularity       int64  `json:"granularity"`          // recommended unit of mappings in bytes
+	Granularity       int64  `json:"granularity"`          // recommended unit of mappings, in bytes
 	IsExclusive       bool   `json:"exclusive,omitempty"`  // only one process may use the GPU
 	IsProhibited      bool   `json:"prohibited,omitempty"` // no process may use the GPU
 }
 
-// inspectGPUs inspects the GPUs that CUDA shows to this process. On an error, it also returns the
+// inspectGPUs describes the GPUs that CUDA shows to this process. On an error, it also returns the
 // GPUs inspected so far.
 func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	count, err := driver.DeviceCount()
@@ -57,7 +57,7 @@ func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	return gpus, nil
 }
 
-// inspectGPU fails only if the driver cannot query a basic property, such as the name.
+// inspectGPU fails only if the driver cannot query the name, UUID, PCI address, or memory size.
 func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	g := GPU{Ordinal: device.Ordinal()}
 	var nameErr, uuidErr, addressErr, memoryErr error
@@ -88,7 +88,7 @@ const (
 	computeModeExclusive  = 3 // CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 )
 
-// inspectAttributes queries CUDA's device attributes, some of which old drivers do not know.
+// inspectAttributes queries CUDA's device attributes. An old driver does not know all of them.
 func (g *GPU) inspectAttributes(device cuda.Device) {
 	attribute := func(name cuda.Attribute) int {
 		value, err := device.Attribute(name)
@@ -111,9 +111,8 @@ func (g *GPU) inspectAttributes(device cuda.Device) {
 	g.IsProhibited = mode == computeModeProhibited
 }
 
-// minWindowMajor is the major number of compute capability 6.0, the lowest for which NCCL has
-// kernels for windows, memory that all ranks have registered. See
-// src/device/symmetric/generate.py in NCCL.
+// minWindowMajor is the lowest major compute capability that NCCL's window kernels support. A
+// window is memory that all ranks have registered. See src/device/symmetric/generate.py in NCCL.
 const minWindowMajor = 6
 
 // judgeGPUs adds findings about each GPU, and warns if the models differ.
@@ -135,7 +134,7 @@ func judgeGPUs(f *Facts, s *Section) {
 	}
 }
 
-// judge adds a description of the GPU and at most one problem: the most serious one.
+// judge describes the GPU and adds its most serious problem, if any.
 func (g *GPU) judge(s *Section) {
 	s.addOK("%d: %s, compute capability %d.%d, %s, %s, %s", g.Ordinal, g.Name, g.Major, g.Minor,
 		formatBytes(g.MemoryBytes), g.PCIAddress, g.UUID)

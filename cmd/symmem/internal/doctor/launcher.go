@@ -17,7 +17,7 @@ type Launcher struct {
 	LocalRank int    `json:"local_rank"`        // rank within this machine
 	LocalSize int    `json:"local_size"`        // number of ranks on this machine
 	Store     string `json:"store"`             // kind of store
-	Address   string `json:"address,omitempty"` // of the store, or empty if unknown
+	Address   string `json:"address,omitempty"` // address of the store, or empty if unknown
 	Error     string `json:"error,omitempty"`   // why the variables are invalid, or empty
 	// Index is JOB_COMPLETION_INDEX, which Kubernetes sets in the pods of an indexed job.
 	Index string `json:"job_completion_index,omitempty"`
@@ -42,12 +42,12 @@ func InspectLauncher(lookup func(string) (string, bool)) Launcher {
 func judgeLauncher(f *Facts, s *Section) {
 	l := &f.Launcher
 	hasNoLauncher := l.Source == string(rendezvous.SourceOneProcess)
-	isInPod := l.Index != ""
+	isInIndexedJob := l.Index != ""
 	switch {
 	case l.Error != "":
 		s.add(Fail, "set all variables of a launcher or none; examples/README.md lists them",
 			"the launcher's variables are invalid: %s", l.Error)
-	case hasNoLauncher && isInPod:
+	case hasNoLauncher && isInIndexedJob:
 		s.add(Warn, "set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT "+
 			"and SYMMEM_TOKEN, as examples/kubernetes does", "JOB_COMPLETION_INDEX=%s, but no "+
 			"variable sets the rank, so each pod is a separate world", l.Index)
@@ -79,17 +79,19 @@ func (l *Launcher) judgeWorld(s *Section) {
 func (f *Facts) judgeRankCount(s *Section) {
 	ranks := f.Launcher.LocalSize
 	gpus := len(f.GPUs)
-	seesAllGPUs := gpus > 1 // with one GPU, the launcher may have given each rank its own
-	hasTooManyRanks := seesAllGPUs && ranks > gpus
-	if hasTooManyRanks && f.usesNCCL() && !f.sharesGPUs() {
+	if gpus <= 1 { // the launcher may hide the GPUs of the other ranks
+		return
+	}
+
+	if ranks > gpus && f.usesNCCL() && !f.canShareGPUs() {
 		s.add(Fail, "start fewer ranks on a machine, show them more GPUs (CUDA_VISIBLE_DEVICES), or "+
 			"let them share GPUs ("+SharingVariable+"=1, with NCCL 2.30 or newer)",
 			"%d ranks on this machine, but only %s", ranks, ranklist.Plural(gpus, "GPU"))
 	}
 }
 
-// sharesGPUs reports whether ranks may share a GPU and nothing prevents it.
-func (f *Facts) sharesGPUs() bool {
+// canShareGPUs reports whether NCCL's variable lets ranks share a GPU and nothing prevents it.
+func (f *Facts) canShareGPUs() bool {
 	isAllowed := slices.ContainsFunc(f.Variables, func(v Variable) bool {
 		return v.Name == SharingVariable && v.Value == "1"
 	})

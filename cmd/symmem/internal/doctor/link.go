@@ -14,8 +14,8 @@ import (
 type Links struct {
 	// ActiveNVLinks contains the number of active NVLinks of each GPU. It is nil if unknown.
 	ActiveNVLinks []int `json:"nvlinks_up"`
-	// Pairs lists both directions of each connection: 0 to 1 and 1 to 0. GPUs that the driver
-	// cannot open are missing.
+	// Pairs has an element for each direction of a connection, such as 0 to 1 and 1 to 0. It omits
+	// GPUs that the driver cannot open.
 	Pairs []Pair `json:"pairs"`
 	// NVMLError states why NVML, NVIDIA's management library, could not be used, or is empty.
 	NVMLError string `json:"nvml_error,omitempty"`
@@ -50,10 +50,10 @@ func InspectLinks(gpus []GPU) Links {
 	return l
 }
 
-// addPairs adds all pairs, with NVLink unknown.
+// addPairs adds all pairs. Their NVLink is "unknown" until addNVLinks sets it.
 func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 	for from := range gpuCount {
-		source, err := driver.Device(from)
+		device, err := driver.Device(from)
 		if err != nil {
 			continue
 		}
@@ -63,41 +63,42 @@ func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 				continue
 			}
 
-			target, err := driver.Device(to)
+			peer, err := driver.Device(to)
 			if err != nil {
 				continue
 			}
 
-			l.Pairs = append(l.Pairs, inspectPair(source, target))
+			l.Pairs = append(l.Pairs, inspectPair(device, peer))
 		}
 	}
 }
 
-func inspectPair(source, target cuda.Device) Pair {
-	p := Pair{From: source.Ordinal(), To: target.Ordinal(), NVLink: "unknown"}
-	if hasAccess, err := source.CanAccessPeer(target); err == nil {
+func inspectPair(device, peer cuda.Device) Pair {
+	p := Pair{From: device.Ordinal(), To: peer.Ordinal(), NVLink: "unknown"}
+	if hasAccess, err := device.CanAccessPeer(peer); err == nil {
 		p.HasAccess = hasAccess
 	}
 
-	if value, err := source.P2PAttribute(cuda.P2PNativeAtomicSupported, target); err == nil {
+	if value, err := device.P2PAttribute(cuda.P2PNativeAtomicSupported, peer); err == nil {
 		p.HasAtomics = value != 0
 	}
 
-	if value, err := source.P2PAttribute(cuda.P2PPerformanceRank, target); err == nil {
+	if value, err := device.P2PAttribute(cuda.P2PPerformanceRank, peer); err == nil {
 		p.SpeedRank = value
 	}
 
 	return p
 }
 
-// addNVLinks asks NVML about NVLinks. If NVML does not support a query, the result stays unknown.
+// addNVLinks sets Pair.NVLink and ActiveNVLinks. If NVML does not support the query for a pair, its
+// NVLink stays "unknown".
 func (l *Links) addNVLinks(gpus []GPU) error {
 	management, err := openNVML()
 	if err != nil {
 		return err
 	}
 	defer management.close()
-	devices := make([]nvmlDevice, 0, len(gpus)) // by ordinal
+	devices := make([]nvmlDevice, 0, len(gpus)) // indexed by ordinal
 	for i := range gpus {
 		device, err := management.deviceAt(gpus[i].PCIAddress)
 		if err != nil {
@@ -137,7 +138,7 @@ func judgeLinks(f *Facts, s *Section) {
 	f.Links.judgeNVLinks(s)
 }
 
-// judgeAccess adds a finding about peer access: the access of GPUs to each other's memory.
+// judgeAccess adds a finding about peer access, access of GPUs to each other's memory.
 func (l *Links) judgeAccess(s *Section) {
 	withoutAccess := l.describePairs(func(p *Pair) bool { return !p.HasAccess })
 	if len(withoutAccess) == 0 {
@@ -205,5 +206,6 @@ func joinCounts(counts []int) string {
 		return "unknown"
 	}
 
-	return strings.Trim(fmt.Sprint(counts), "[]")
+	withBrackets := fmt.Sprint(counts) // such as [18 18]
+	return strings.Trim(withBrackets, "[]")
 }
