@@ -13,8 +13,8 @@ import (
 // nvmlVariable names the environment variable that overrides the file name of NVML.
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml calls functions of NVML, NVIDIA's management library. They write results to a cell: heap
-// memory, which does not move.
+// nvml calls functions of NVML, NVIDIA's management library. A function writes its result to a
+// dl.Cell, memory with a fixed address.
 type nvml struct {
 	library *dl.Library
 }
@@ -53,7 +53,7 @@ func openNVML() (*nvml, error) {
 	return n, nil
 }
 
-// close ignores an error, because the process has already read all results.
+// close ignores errors, because the caller already has all results.
 func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
 // call calls the function with the given C name. The error wraps errNVMLUnsupported if this version
@@ -80,14 +80,14 @@ func (n *nvml) deviceAt(pciAddress string) (nvmlDevice, error) {
 	handleCell := dl.NewCell(uintptr(0))
 	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(address), handleCell.Address())
 	runtime.KeepAlive(address)
-	handle := handleCell.Take() // also releases the cell, so it runs even after an error
+	handle := handleCell.Take() // also after an error, to release the cell
 	return nvmlDevice(handle), err
 }
 
 // areConnectedByNVLink reports whether kernels on a can access the memory of b through NVLink.
 func (n *nvml) areConnectedByNVLink(a, b nvmlDevice) (bool, error) {
-	const noStatus = int32(-1)
-	statusCell := dl.NewCell(noStatus)
+	const notWritten = int32(-1) // NVML has no such status
+	statusCell := dl.NewCell(notWritten)
 	err := n.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlP2PIndexNVLink,
 		statusCell.Address())
 	status := statusCell.Take()

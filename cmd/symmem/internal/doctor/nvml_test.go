@@ -8,7 +8,8 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// nvmlSource is a fake of NVML, NVIDIA's management library, in C. NVLink connects GPUs 0 and 1:
+// nvmlSource is a C fake of NVML, NVIDIA's management library. It has three GPUs, and NVLink
+// connects GPUs 0 and 1:
 //
 //	GPU 0: 0000:01:00.0, 12 active links
 //	GPU 1: 0000:02:00.0, 13 active links
@@ -50,16 +51,18 @@ int nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned link, int *active) {
 }
 `
 
-// nvmlAddresses contains the PCI addresses in nvmlSource.
+// Facts in nvmlSource.
 var nvmlAddresses = []string{"0000:01:00.0", "0000:02:00.0", "0000:03:00.0"}
 
+const nvmlVersion = "580.159.03"
+
 func gpusAtPCI(addresses ...string) []GPU {
-	all := make([]GPU, len(addresses))
-	for i, a := range addresses {
-		all[i] = GPU{Ordinal: i, PCIAddress: a}
+	gpus := make([]GPU, len(addresses))
+	for i, address := range addresses {
+		gpus[i] = GPU{Ordinal: i, PCIAddress: address}
 	}
 
-	return all
+	return gpus
 }
 
 func TestAddNVLinks(t *testing.T) {
@@ -83,11 +86,12 @@ func TestAddNVLinks(t *testing.T) {
 		t.Errorf("the links differ (-want +got):\n%s", diff)
 	}
 
-	if got := nvmlDriverVersion(); got != "580.159.03" {
-		t.Errorf("nvmlDriverVersion() = %q, want 580.159.03", got)
+	if got := nvmlDriverVersion(); got != nvmlVersion {
+		t.Errorf("nvmlDriverVersion() = %q, want %q", got, nvmlVersion)
 	}
 
-	if err := l.addNVLinks(gpusAtPCI("0000:09:00.0")); err == nil {
+	const unknownAddress = "0000:09:00.0"
+	if err := l.addNVLinks(gpusAtPCI(unknownAddress)); err == nil {
 		t.Error("addNVLinks with an unknown GPU returned no error")
 	}
 }

@@ -9,13 +9,6 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// A Report consists of sections, such as:
-//
-//	driver
-//	  ok    driver 520.61 for CUDA 11.8, /usr/lib/libcuda.so.1
-//	  warn  NCCL does not use virtual memory management with a driver for CUDA 11.8, ...
-//	        to do: install a driver for CUDA 12.0 or newer
-
 // Level rates a finding. A section or report has the level of its worst finding.
 type Level string
 
@@ -45,7 +38,12 @@ type Finding struct {
 	Advice string `json:"advice,omitempty"`
 }
 
-// Section holds the findings about one subject.
+// Section holds the findings about one subject. As text:
+//
+//	driver
+//	  ok    driver 520.61 for CUDA 11.8, /usr/lib/libcuda.so.1
+//	  warn  NCCL does not use virtual memory management with a driver for CUDA 11.8, ...
+//	        to do: install a driver for CUDA 12.0 or newer
 type Section struct {
 	Name     string    `json:"name"`  // such as "driver"
 	Level    Level     `json:"level"` // worst level of the findings
@@ -55,10 +53,10 @@ type Section struct {
 // Report is the result of Examine.
 type Report struct {
 	Verdict  Level     `json:"verdict"`  // worst level of the sections
-	Backend  string    `json:"backend"`  // chosen by symmem.Open
+	Backend  string    `json:"backend"`  // the backend that symmem.Open chooses
 	Ranks    int       `json:"ranks"`    // number of ranks in the trial, or 0 without a trial
-	Sections []Section `json:"sections"` // only those with findings
-	Facts    Facts     `json:"facts"`    // the examined facts
+	Sections []Section `json:"sections"` // sections without findings are omitted
+	Facts    Facts     `json:"facts"`    // input of Examine
 }
 
 // Problems returns the findings whose level is not OK.
@@ -80,6 +78,7 @@ func (s *Section) addOK(format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
+// add adds a finding that format describes. advice states how to solve the problem.
 func (s *Section) add(level Level, advice, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	s.Findings = append(s.Findings, Finding{Level: level, Text: text, Advice: advice})
@@ -107,8 +106,10 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// indent aligns further lines of a text with its first line.
-func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
+// indent aligns all lines of a finding with the first, which starts in column 8.
+func indent(text string) string {
+	return strings.ReplaceAll(text, "\n", "\n"+strings.Repeat(" ", 8))
+}
 
 func summaryText(counts map[Level]int) string {
 	warnings := ranklist.Plural(counts[Warn], "warning")
@@ -117,7 +118,7 @@ func summaryText(counts map[Level]int) string {
 		return fmt.Sprintf("%d failed, %s", counts[Fail], warnings)
 	case counts[Warn] > 0:
 		return "it works, with " + warnings
+	default:
+		return "no problems"
 	}
-
-	return "no problems"
 }

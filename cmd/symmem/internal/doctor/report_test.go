@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
@@ -14,7 +13,8 @@ import (
 
 // TestReports runs the files in testdata/reports. The flag -rewrite updates the expected output.
 //
-//	examine [section=NAME]   print the report, or one section, on the facts of readFacts(input)
+//	examine [section=NAME]   print the report, or one section of it, on a machine without problems
+//	                         after the change in the input
 func TestReports(t *testing.T) {
 	datadriven.Walk(t, "testdata/reports", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -41,8 +41,8 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// readFacts returns the facts in testdata/h200.json, about a machine without problems, after a
-// change such as {"limits": {"files": 10}}. An empty change changes nothing.
+// readFacts returns the facts of testdata/h200.json, a machine without problems. change is empty or
+// replaces some of them, such as {"limits": {"files": 10}}.
 func readFacts(t *testing.T, change string) *Facts {
 	t.Helper()
 	text, err := os.ReadFile("testdata/h200.json")
@@ -56,15 +56,15 @@ func readFacts(t *testing.T, change string) *Facts {
 		return facts
 	}
 
-	onlyChange := &Facts{}
-	decode(t, []byte(change), onlyChange)
-	clearLists(facts, onlyChange)
-	decode(t, []byte(change), facts) // keeps fields that are not in change
+	changedFacts := &Facts{}
+	decode(t, []byte(change), changedFacts)
+	clearLists(facts, changedFacts)
+	decode(t, []byte(change), facts) // keeps the fields that change does not name
 	return facts
 }
 
-// clearLists clears the lists in facts that change replaces. Otherwise, decoding the change would
-// merge old and new elements. It knows only the lists that tests change.
+// clearLists clears the lists in facts that change replaces, because JSON decoding would merge the
+// old and new elements. It handles only the lists that tests change.
 func clearLists(facts, change *Facts) {
 	if change.GPUs != nil {
 		facts.GPUs = nil
@@ -121,7 +121,7 @@ func TestVerdictIsWorstLevel(t *testing.T) {
 	}
 }
 
-// Exactly the findings that are problems have advice.
+// A finding has advice if and only if it is a problem.
 func TestFindingsHaveAdvice(t *testing.T) {
 	withoutGPU := &Facts{
 		RequestedBackend: "nccl", Backend: "nccl", Trial: &Trial{Error: "failed trial"},
@@ -131,12 +131,12 @@ func TestFindingsHaveAdvice(t *testing.T) {
 	for _, s := range r.Sections {
 		for _, f := range s.Findings {
 			isProblem := f.Level != OK
-			hasAdvice := f.Advice != ""
 			if isProblem {
 				problemCount++
 			}
 
-			if isProblem != hasAdvice {
+			hasAdvice := f.Advice != ""
+			if hasAdvice != isProblem {
 				t.Errorf("section %s: finding %+v, want advice if and only if the level is not OK", s.Name, f)
 			}
 		}
@@ -176,7 +176,7 @@ func (failingWriter) Write([]byte) (int, error) { return 0, errPipeClosed }
 func TestWriteTextReturnsWriteError(t *testing.T) {
 	report := Examine(readFacts(t, ""))
 	err := report.WriteText(failingWriter{})
-	if err == nil || !strings.Contains(err.Error(), errPipeClosed.Error()) {
-		t.Errorf("WriteText returned %v, want an error with %q", err, errPipeClosed)
+	if !errors.Is(err, errPipeClosed) {
+		t.Errorf("WriteText returned the error %v, want %v", err, errPipeClosed)
 	}
 }

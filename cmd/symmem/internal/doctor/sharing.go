@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 
 	"symmem/internal/mps"
@@ -13,30 +14,29 @@ const SharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 // minSharingVersion is the first version of NCCL that lets ranks share a GPU.
 const minSharingVersion = 23000 // 2.30
 
-// GPUSharing describes whether several ranks, each of which is a process, can use one GPU. Their
-// kernels run in turns, or concurrently if NVIDIA's Multi-Process Service (MPS) is running.
+// GPUSharing describes whether several ranks (processes) can use one GPU. Their kernels run in
+// turns, or concurrently if NVIDIA's Multi-Process Service (MPS) is running.
 type GPUSharing struct {
 	Obstacle         string `json:"missing,omitempty"` // why ranks cannot share a GPU, or empty
-	IsServiceRunning bool   `json:"mps_runs"`          // the daemon of MPS is running
-	ServiceProgram   string `json:"mps,omitempty"`     // path of the daemon, or empty
+	IsServiceRunning bool   `json:"mps_runs"`          // the MPS daemon is running
+	ServiceProgram   string `json:"mps,omitempty"`     // path of the MPS daemon, or empty
 }
 
-// InspectSharing checks whether ranks can share the GPUs. It skips the checks of NCCL if library is
-// nil.
+// InspectSharing checks whether ranks can share the GPUs. It does not check NCCL if library is nil.
 func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GPUSharing {
 	s := GPUSharing{IsServiceRunning: mps.IsRunning(getenv)}
 	if path, err := mps.Find(); err == nil {
 		s.ServiceProgram = path
 	}
 
-	s.Obstacle = s.findObstacle(gpus, library, getenv)
+	canRunMPS := s.IsServiceRunning || s.ServiceProgram != ""
+	s.Obstacle = cmp.Or(
+		findSetupObstacle(gpus, library, getenv), findComputeModeObstacle(gpus, canRunMPS))
 	return s
 }
 
-// findObstacle returns why ranks cannot share a GPU, or "" if they can.
-func (s *GPUSharing) findObstacle(
-	gpus []GPU, library *Library, getenv func(string) string,
-) string {
+// findSetupObstacle returns what prevents sharing on every GPU, or "".
+func findSetupObstacle(gpus []GPU, library *Library, getenv func(string) string) string {
 	value := getenv(SharingVariable)
 	switch {
 	case len(gpus) == 0:
@@ -48,16 +48,21 @@ func (s *GPUSharing) findObstacle(
 	case library != nil && library.Version < minSharingVersion:
 		return fmt.Sprintf("NCCL %s does not support it: install %s or newer", library.Text,
 			nccl.VersionText(minSharingVersion))
+	default:
+		return ""
 	}
+}
 
-	canRunService := s.IsServiceRunning || s.ServiceProgram != ""
+// findComputeModeObstacle describes the first GPU whose compute mode prevents sharing, or returns "".
+// With MPS, several ranks can use a GPU in exclusive mode.
+func findComputeModeObstacle(gpus []GPU, canRunMPS bool) string {
 	for i := range gpus {
 		g := &gpus[i]
 		switch {
 		case g.IsProhibited:
 			return fmt.Sprintf("the compute mode of GPU %d is prohibited: run nvidia-smi -c DEFAULT",
 				g.Ordinal)
-		case g.IsExclusive && !canRunService:
+		case g.IsExclusive && !canRunMPS:
 			return fmt.Sprintf("the compute mode of GPU %d admits only one process: run nvidia-smi -c "+
 				"DEFAULT, or install nvidia-cuda-mps-control", g.Ordinal)
 		}

@@ -8,24 +8,23 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning describes a tuning table, whose rules choose how calls are executed: with NCCL's kernels
-// (plain and window paths) or symmem's kernels (direct path). Most rules apply to one number of
-// ranks, so a table measured with 8 ranks may have none for 4 ranks.
+// Tuning describes a tuning table. Its rules choose the path of each call: plain or window, with
+// NCCL's kernels, or direct, with symmem's kernels. Most rules apply to one number of ranks, so a
+// table measured with 8 ranks may have no rule for 4 ranks.
 type Tuning struct {
 	Name          string `json:"name"`               // "" if there is no table
 	Digest        string `json:"digest"`             // hash of the rules
 	File          string `json:"file"`               // path of the user's table, which may be missing
-	RuleCount     int    `json:"rules"`              // rules for Ranks on one machine
-	HasDirectRule bool   `json:"direct"`             // a rule about the direct path can apply
+	RuleCount     int    `json:"rules"`              // number of rules for Ranks ranks on one machine
+	HasDirectRule bool   `json:"direct"`             // a rule for the direct path covers Ranks
 	Ranks         int    `json:"ranks"`              // number of ranks to check for rules
 	MeasuredOn    string `json:"measured,omitempty"` // date of the measurement
 	MeasuredWith  string `json:"library,omitempty"`  // measured library, such as "NCCL 2.28.9"
 	Error         string `json:"error,omitempty"`    // why the file is unusable, or empty
 }
 
-// ReadTuning returns the tuning table that symmem.Open would use: the table in file or, if the file
-// is missing and not required, the built-in table. It returns nil without an error if the backend
-// needs a device and there is none.
+// ReadTuning returns the tuning table that symmem.Open would use. If file is missing and not
+// required, that is the built-in table, or nil if the backend needs a device and there is none.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	if err == nil {
@@ -33,8 +32,8 @@ func ReadTuning(backend, device, file string, required bool) (*tuning.Table, err
 		return table, nil
 	}
 
-	isMissing := !fileExists(file)
-	if required || !isMissing {
+	canUseBuiltin := !required && !fileExists(file)
+	if !canUseBuiltin {
 		return nil, err
 	}
 
@@ -64,14 +63,14 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 	t.MeasuredOn = table.Date
 	t.MeasuredWith = table.Library
 	for i := range table.Rules {
-		r := &table.Rules[i]
-		isForRanks := r.Ranks == ranks && r.Machines == 1
+		rule := &table.Rules[i]
+		isForRanks := rule.Ranks == ranks && rule.Machines == 1
 		if isForRanks {
 			t.RuleCount++
 		}
 
-		isForAnyRanks := r.Ranks == 0
-		isDirectRule := r.Memory != "" // only rules about the direct path name a kind of memory
+		isForAnyRanks := rule.Ranks == 0
+		isDirectRule := rule.Memory != "" // only rules about the direct path name a kind of memory
 		if isDirectRule && (isForRanks || isForAnyRanks) {
 			t.HasDirectRule = true
 		}
@@ -94,12 +93,14 @@ func judgeTuning(f *Facts, s *Section) {
 		return
 	}
 
-	if t.Name == "" { // there is no table
+	hasTable := t.Name != ""
+	if !hasTable {
 		return
 	}
 
 	s.addOK("%s, digest %s", t.Name, t.Digest)
-	if !f.usesNCCL() || t.Ranks < 2 { // the path does not matter
+	hasPathChoice := f.usesNCCL() && t.Ranks >= 2
+	if !hasPathChoice {
 		return
 	}
 
@@ -122,7 +123,8 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 }
 
-// describePathWithoutRule states which path calls take if no rule is for t.Ranks ranks.
+// describePathWithoutRule states which path calls take if RuleCount is 0. A rule for any number of
+// ranks can still select the direct path.
 func (t *Tuning) describePathWithoutRule() string {
 	if t.HasDirectRule {
 		return "calls that cannot take the direct path take the plain path"
