@@ -53,8 +53,8 @@ func findSetupObstacle(gpus []GPU, library *Library, getenv func(string) string)
 	}
 }
 
-// findComputeModeObstacle describes the first GPU whose compute mode prevents sharing, or returns "".
-// With MPS, several ranks can use a GPU in exclusive mode.
+// findComputeModeObstacle describes the first GPU whose compute mode prevents sharing, or returns
+// "". With MPS, several ranks can use a GPU in exclusive mode.
 func findComputeModeObstacle(gpus []GPU, canRunMPS bool) string {
 	for i := range gpus {
 		g := &gpus[i]
