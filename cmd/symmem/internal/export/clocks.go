@@ -27,11 +27,11 @@ type Clock struct {
 
 const (
 	minCalls  = 3                             // fewer calls make an offset unreliable
-	minOffset = int64(100 * time.Microsecond) // in nanoseconds
+	minOffset = int64(100 * time.Microsecond) // smaller offsets are not corrected
 )
 
-// isDifferent reports whether the offset is large and reliable.
-func (c *Clock) isDifferent() bool {
+// needsCorrection reports whether the measured offset is large and reliable.
+func (c *Clock) needsCorrection() bool {
 	magnitude := max(c.MeasuredOffset, -c.MeasuredOffset)
 	isReliable := c.CallCount >= minCalls && magnitude > 2*c.Spread
 	return isReliable && magnitude > minOffset
@@ -60,37 +60,38 @@ type valueKey struct {
 	name  string
 }
 
-// callKey is the same on all ranks.
+// callKey identifies a call, by the same key on all ranks.
 type callKey struct {
 	value  valueKey
-	number uint64 // see numbering
+	number uint64 // depends on the numbering
 }
 
 // clockSamples holds the times of a rank's calls, in nanoseconds since 1970.
 type clockSamples map[callKey]int64
 
-// series counts the calls for one value, of which about one in stride is sampled.
+// series counts the calls for one value. About one call in stride is sampled.
 type series struct {
 	count  uint64
-	stride uint64 // a power of two, which grows with count
+	stride uint64 // a power of two that grows with count
 }
 
-// isKept reports whether a call is sampled. It hashes the number, because all numbers can be odd.
-func isKept(number, stride uint64) bool {
+// isSampled reports whether a call is sampled. It hashes the number, because number%stride would
+// exclude all calls of a series with odd numbers.
+func isSampled(number, stride uint64) bool {
 	const factor = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
 	hash := bits.Reverse64(number * factor)
 	return hash%stride == 0
 }
 
-const maxSamples = 4096 // approximate, for one value
+const maxSamples = 4096 // approximate limit for one value
 
 // numbering selects how calls are numbered. Only samples with the same numbering are comparable.
 type numbering int
 
 const (
-	// byCount numbers the calls for each value from 0. It needs traces that have lost no calls.
+	// byCount numbers the calls for each value from 0. It requires traces without lost calls.
 	byCount numbering = iota
-	// byEvent uses the number of the event in its group.
+	// byEvent uses Record.Number, which counts the events of the group.
 	byEvent
 )
 
@@ -111,13 +112,13 @@ func sampleClock(log *trace.Log, by numbering) clockSamples {
 			seriesByValue[value] = calls
 		}
 
-		number := calls.count
-		calls.count++
-		if by == byEvent {
-			number = r.Number
+		number := r.Number
+		if by == byCount {
+			number = calls.count
 		}
 
-		if !isKept(number, calls.stride) {
+		calls.count++
+		if !isSampled(number, calls.stride) {
 			continue
 		}
 
@@ -137,17 +138,18 @@ func isValueKind(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// thin removes the samples that a larger stride excludes.
+// thin removes the samples of a value that a larger stride excludes.
 func (s clockSamples) thin(value valueKey, stride uint64) {
 	for call := range s {
-		if call.value == value && !isKept(call.number, stride) {
+		if call.value == value && !isSampled(call.number, stride) {
 			delete(s, call)
 		}
 	}
 }
 
-// measureClocks searches breadth-first from the reference, ranks[0]. If rank 2 has common calls
-// only with rank 1, its offset is its offset from rank 1 plus that of rank 1.
+// measureClocks compares the clocks with the reference, ranks[0], in a breadth-first search. For
+// example, if rank 2 has common calls only with rank 1, its offset is the sum of the offset between
+// ranks 1 and 2 and the offset of rank 1.
 func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	clocks := make([]Clock, len(ranks))
 	for i := range clocks {
@@ -157,7 +159,7 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	clocks[0].IsReference = true
 	isMeasured := make([]bool, len(ranks))
 	isMeasured[0] = true
-	queue := []int{0} // indexes of measured ranks to compare with the others
+	queue := []int{0} // measured ranks, by index, to compare with the other ranks
 	for len(queue) > 0 {
 		base := queue[0]
 		queue = queue[1:]
@@ -173,20 +175,25 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 
 			isMeasured[i] = true
 			queue = append(queue, i)
-			clock := &clocks[i]
-			clock.CallCount = callCount
-			clock.MeasuredOffset = clocks[base].MeasuredOffset + offset
-			clock.Spread = clocks[base].Spread + spread
-			if clock.isDifferent() {
-				clock.AppliedOffset = clock.MeasuredOffset
-			}
+			clocks[i].setOffset(&clocks[base], offset, spread, callCount)
 		}
 	}
 
 	return clocks
 }
 
-// compareSamples returns the offset of a clock from a base clock, and the number of common calls.
+// setOffset sets all offsets, given the offset and spread relative to a base clock.
+func (c *Clock) setOffset(base *Clock, offset, spread int64, callCount int) {
+	c.CallCount = callCount
+	c.MeasuredOffset = base.MeasuredOffset + offset
+	c.Spread = base.Spread + spread
+	if c.needsCorrection() {
+		c.AppliedOffset = c.MeasuredOffset
+	}
+}
+
+// compareSamples returns the offset of a clock from a base clock, its spread, and the number of
+// common calls.
 func compareSamples(base, samples clockSamples) (offset, spread int64, callCount int) {
 	var differences []int64
 	for call, sample := range samples {

@@ -10,8 +10,9 @@ import (
 )
 
 func TestClockOffsetIsMeasured(t *testing.T) {
-	const ranks = 3 // the clock of the last one is ahead
+	const ranks = 3 // the clock of the last rank is ahead
 	const calls = 50
+	const tolerance = time.Second // far below the tested offsets
 	for _, ahead := range []time.Duration{0, time.Hour, -3 * time.Minute} {
 		clocks := open(t, traceRun(t, ranks, calls, ahead)).Clocks
 		if len(clocks) != ranks || clocks[1].AppliedOffset != 0 {
@@ -20,13 +21,14 @@ func TestClockOffsetIsMeasured(t *testing.T) {
 
 		last := clocks[2]
 		deviation := time.Duration(last.AppliedOffset) - ahead
-		if last.CallCount != calls || deviation.Abs() > time.Second {
-			t.Errorf("ahead by %v: clock = %+v; want that offset from %d calls", ahead, last, calls)
+		if last.CallCount != calls || deviation.Abs() > tolerance {
+			t.Errorf("ahead by %v: clock = %+v; want this offset from %d calls", ahead, last, calls)
 		}
 	}
 }
 
-// The clocks of two ranks without common calls are compared through a third rank.
+// The clocks of ranks 0 and 4, which have no common calls, are compared through rank 7. Rank 9
+// has no common calls with any rank.
 func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 	samplesOf := func(name string, times ...int64) clockSamples {
 		s := clockSamples{}
@@ -36,12 +38,13 @@ func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 
 		return s
 	}
-	both := samplesOf("a", 1e9, 2e9, 3e9)
-	maps.Copy(both, samplesOf("b", 5e9, 6e9, 7e9))
+	rank0 := samplesOf("a", 0, 1e9, 2e9)
+	rank4 := samplesOf("b", 3e9, 4e9, 5e9)
+	rank7 := samplesOf("a", 1e9, 2e9, 3e9)
+	maps.Copy(rank7, samplesOf("b", 5e9, 6e9, 7e9))
+	rank9 := samplesOf("c", 1)
 	ranks := []rankTrace{{rank: 0}, {rank: 4}, {rank: 7}, {rank: 9}}
-	clocks := measureClocks(ranks, []clockSamples{
-		samplesOf("a", 0, 1e9, 2e9), samplesOf("b", 3e9, 4e9, 5e9), both, samplesOf("c", 1),
-	})
+	clocks := measureClocks(ranks, []clockSamples{rank0, rank4, rank7, rank9})
 	want := []Clock{
 		{Rank: 0, IsReference: true},
 		{Rank: 4, CallCount: 3, MeasuredOffset: -1e9, AppliedOffset: -1e9},
@@ -56,8 +59,9 @@ func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 }
 
 func TestRanksSampleTheSameCalls(t *testing.T) {
+	const longCalls = 10 * maxSamples
 	long := &trace.Log{}
-	for n := range 10 * maxSamples {
+	for n := range longCalls {
 		oddNumber := uint64(2*n + 1)
 		long.Records = append(long.Records, trace.Record{
 			Event: event.Event{
@@ -72,7 +76,7 @@ func TestRanksSampleTheSameCalls(t *testing.T) {
 	for _, by := range []numbering{byCount, byEvent} {
 		longSamples, shortSamples := sampleClock(long, by), sampleClock(short, by)
 		if len(longSamples) > 2*maxSamples || len(shortSamples) != shortCalls {
-			t.Fatalf("got %d and %d samples; want at most %d, and %d",
+			t.Fatalf("got %d and %d samples; want at most %d and exactly %d",
 				len(longSamples), len(shortSamples), 2*maxSamples, shortCalls)
 		}
 
@@ -99,9 +103,10 @@ func TestClockIsMeasuredAfterOneRankLostEvents(t *testing.T) {
 	call := &event.Call{
 		Operation: "Barrier", Path: "plain", Root: -1, SendSegment: -1, RecvSegment: -1,
 	}
+	const steps = 30                           // produce more than tooFewRecords
 	ticker := time.NewTicker(time.Millisecond) // gives steps different times
 	defer ticker.Stop()
-	for n := range 30 {
+	for n := range steps {
 		<-ticker.C
 		for rank, s := range sources {
 			recordStep(s, rank, n, call)
@@ -115,7 +120,8 @@ func TestClockIsMeasuredAfterOneRankLostEvents(t *testing.T) {
 			traces.areComplete(), clock)
 	}
 
-	if offset := time.Duration(clock.MeasuredOffset); offset.Abs() > 5*time.Millisecond {
+	const tolerance = 5 * time.Millisecond
+	if offset := time.Duration(clock.MeasuredOffset); offset.Abs() > tolerance {
 		t.Errorf("measured offset = %v in %d calls; want about 0", offset, clock.CallCount)
 	}
 }

@@ -13,12 +13,12 @@ import (
 	"symmem/trace"
 )
 
-// fileName returns a name such as snapshot_rank0. It has no extension, because PyTorch's tools read
-// the rank from the end of the name.
+// fileName returns a name such as snapshot_rank0. PyTorch's tools read the rank from the end of the
+// name, so there is no extension.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// writeFiles writes a file for each of t.ranks, and creates the folder if necessary. i is the index
-// of the rank in t.ranks.
+// writeFiles creates the folder if necessary, and calls write to write the file of t.ranks[i] for
+// each i.
 func writeFiles(
 	t *Traces, folder, prefix string, write func(w io.Writer, i int, log *trace.Log) error,
 ) error {
@@ -44,7 +44,7 @@ func writeFiles(
 
 // prepareFolder creates the folder, or checks that the export may write to the existing one.
 func prepareFolder(t *Traces, folder, prefix string) error {
-	entries, err := os.ReadDir(folder) // no entries if the folder does not exist
+	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = os.MkdirAll(folder, 0o700)
 	}
@@ -53,15 +53,15 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 		return fmt.Errorf("creating the folder of the exported files: %w", err)
 	}
 
-	if err := checkKeepsInputs(t, folder, prefix); err != nil {
+	if err := checkNoInputIsOutput(t, folder, prefix); err != nil {
 		return err
 	}
 
 	return checkOnlyOutputs(t, folder, prefix, entries)
 }
 
-// checkKeepsInputs returns an error if the export would overwrite a trace that it reads.
-func checkKeepsInputs(t *Traces, folder, prefix string) error {
+// checkNoInputIsOutput returns an error if the export would overwrite one of its traces.
+func checkNoInputIsOutput(t *Traces, folder, prefix string) error {
 	for _, r := range t.ranks {
 		input, err := os.Stat(r.path)
 		if err != nil {
@@ -69,7 +69,7 @@ func checkKeepsInputs(t *Traces, folder, prefix string) error {
 		}
 
 		output, err := os.Stat(filepath.Join(folder, fileName(prefix, r.rank)))
-		if err != nil { // usually because the output does not exist yet
+		if err != nil { // the output probably does not exist yet
 			continue
 		}
 
@@ -81,7 +81,8 @@ func checkKeepsInputs(t *Traces, folder, prefix string) error {
 	return nil
 }
 
-// checkOnlyOutputs returns an error if the folder contains other entries than outputs.
+// checkOnlyOutputs returns an error if the folder contains anything except files that the export
+// would write.
 func checkOnlyOutputs(t *Traces, folder, prefix string, entries []fs.DirEntry) error {
 	for _, e := range entries {
 		isOutput := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
@@ -94,8 +95,8 @@ func checkOnlyOutputs(t *Traces, folder, prefix string, entries []fs.DirEntry) e
 	return nil
 }
 
-// WriteFile atomically creates or replaces a file that only this user can read. On an error, an
-// existing file stays unchanged.
+// WriteFile atomically creates or replaces a file that only this user can read. On an error, it
+// leaves an existing file unchanged.
 func WriteFile(path string, write func(io.Writer) error) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

@@ -13,7 +13,7 @@ type poolStates struct {
 	pools           map[poolID]*poolState
 	ordered         []*poolState // in the order of first use
 	sharedPoolCount int64
-	nextAddress     int64 // of the next segment
+	nextAddress     int64 // address of the next segment
 }
 
 type poolID struct {
@@ -22,7 +22,7 @@ type poolID struct {
 }
 
 type poolState struct {
-	title          string             // in exported files
+	title          string             // name in exported files
 	number         int64              // 0 for a local pool; shared pools are 1, 2, 3 on all ranks
 	segments       map[int32]*segment // by number
 	mappedBytes    int64              // in all segments
@@ -31,16 +31,16 @@ type poolState struct {
 
 type segment struct {
 	address       int64           // invented
-	bytes         int64           // if the size is unknown: the end of the last block so far
+	bytes         int64           // size, or the highest end of a block so far if it is unknown
 	isSizeUnknown bool            // the trace has lost the segment's record
 	blocks        map[int64]block // by offset
 }
 
 type block struct {
 	size          int64  // in bytes
-	requestedSize int64  // in bytes; size is this size, rounded up
+	requestedSize int64  // in bytes, before rounding up to size
 	isFreed       bool   // the program has freed the block, but the GPU may still use it
-	callSite      string // of the allocation, as file:line, or "" if unknown
+	callSite      string // file:line of the allocation, or "" if unknown
 }
 
 // Invented addresses.
@@ -56,28 +56,28 @@ func newPoolStates() *poolStates {
 
 // apply updates the state with a record. It returns the pool whose mappedBytes or allocatedBytes
 // may have changed, or nil.
-func (m *poolStates) apply(r *trace.Record) *poolState {
+func (states *poolStates) apply(r *trace.Record) *poolState {
 	if r.Segment < 0 { // the event is not about memory
 		return nil
 	}
 
-	p := m.findOrAddPool(r)
+	p := states.findOrAddPool(r)
 	switch r.Kind {
 	case event.KindSegment:
-		m.addSegment(p, r)
+		states.addSegment(p, r)
 		return p
 	case event.KindTrim, event.KindRelease:
 		p.removeSegment(r.Segment)
 		return p
 	case event.KindAlloc:
-		m.addBlock(p, r)
+		states.addBlock(p, r)
 		return p
 	case event.KindFree, event.KindReturn:
-		s := m.findOrAddSegment(p, r)
+		s := states.findOrAddSegment(p, r)
 		p.removeBlock(s, r.Offset)
 		return p
 	case event.KindPark, event.KindDefer: // a later KindReturn removes the block
-		s := m.findOrAddSegment(p, r)
+		s := states.findOrAddSegment(p, r)
 		s.markFreed(r.Offset)
 		return nil
 	default:
@@ -85,9 +85,9 @@ func (m *poolStates) apply(r *trace.Record) *poolState {
 	}
 }
 
-func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
+func (states *poolStates) findOrAddPool(r *trace.Record) *poolState {
 	id := poolID{group: r.Group, pool: r.Pool}
-	if p := m.pools[id]; p != nil {
+	if p := states.pools[id]; p != nil {
 		return p
 	}
 
@@ -95,34 +95,35 @@ func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
 	if r.Group == "" {
 		p.title = fmt.Sprintf("pool %d without a domain", r.Pool)
 	} else {
-		m.sharedPoolCount++
-		p.number = m.sharedPoolCount
+		states.sharedPoolCount++
+		p.number = states.sharedPoolCount
 		p.title = fmt.Sprintf("pool %d of group %s", r.Pool, r.Group)
 	}
 
-	m.pools[id] = p
-	m.ordered = append(m.ordered, p)
+	states.pools[id] = p
+	states.ordered = append(states.ordered, p)
 	return p
 }
 
-// addSegment replaces an older segment with the same number.
-func (m *poolStates) addSegment(p *poolState, r *trace.Record) {
+// addSegment adds a segment and replaces an older one with the same number.
+func (states *poolStates) addSegment(p *poolState, r *trace.Record) {
 	p.removeSegment(r.Segment)
 	p.segments[r.Segment] = &segment{
-		address: m.nextAddress, bytes: r.Size, blocks: map[int64]block{},
+		address: states.nextAddress, bytes: r.Size, blocks: map[int64]block{},
 	}
 	p.mappedBytes += r.Size
-	size := max(r.Size, 0) // a damaged trace can have a negative size
-	const gap = segmentAlignment
-	m.nextAddress += roundUp(size+gap, segmentAlignment)
+	size := max(r.Size, 0)       // a damaged trace can have a negative size
+	const gap = segmentAlignment // keeps segments from touching
+	states.nextAddress += roundUp(size+gap, segmentAlignment)
 }
 
-// findOrAddSegment adds a segment of unknown size if the trace has lost the segment's record.
-func (m *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
+// findOrAddSegment returns the segment of a record. It adds a segment of unknown size if the trace
+// has lost the record that created the segment.
+func (states *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
 	s := p.segments[r.Segment]
 	if s == nil {
-		s = &segment{address: m.nextAddress, blocks: map[int64]block{}, isSizeUnknown: true}
-		m.nextAddress += unknownSegmentBytes
+		s = &segment{address: states.nextAddress, blocks: map[int64]block{}, isSizeUnknown: true}
+		states.nextAddress += unknownSegmentBytes
 		p.segments[r.Segment] = s
 	}
 
@@ -144,9 +145,9 @@ func (p *poolState) removeSegment(number int32) {
 	delete(p.segments, number)
 }
 
-// addBlock replaces an older block at the same offset.
-func (m *poolStates) addBlock(p *poolState, r *trace.Record) {
-	s := m.findOrAddSegment(p, r)
+// addBlock adds a block and replaces an older one at the same offset.
+func (states *poolStates) addBlock(p *poolState, r *trace.Record) {
+	s := states.findOrAddSegment(p, r)
 	end := r.Offset + r.Size
 	if s.isSizeUnknown && end > s.bytes {
 		p.mappedBytes += end - s.bytes

@@ -18,36 +18,37 @@ const (
 	opEmptyDict   = '}'
 	opSetItems    = 'u'  // pops keys and values above the mark, and sets items of the dict below
 	opText        = 'X'  // BINUNICODE
-	opStoreInMemo = 'r'  // LONG_BINPUT: numbers the top of the stack
-	opGetFromMemo = 'j'  // LONG_BINGET: pushes a numbered value
+	opStoreInMemo = 'r'  // LONG_BINPUT: stores the top of the stack under a number
+	opGetFromMemo = 'j'  // LONG_BINGET: pushes the value with a number
 	opInt32       = 'J'  // BININT
 	opLong        = 0x8a // LONG1
 	opFalse       = 0x89 // NEWFALSE
 	opTuple2      = 0x86 // TUPLE2: pops two values and pushes a tuple of them
 )
 
-// pickler streams a pickle to a file. A list is written by openList, beginItem before each item,
-// and closeList. A dict is written by openDict, writeKey before each value, and closeDict.
+// pickler streams a pickle to a file. To write a list, call openList, beginItem before each item,
+// and closeList. To write a dict, call openDict, writeKey before each value, and closeDict.
 type pickler struct {
-	w            *bufio.Writer     // keeps the first error, which finish returns
-	batchLengths []int             // for each open list, items since the last opMark; innermost last
-	memoNumbers  map[string]uint32 // by string that opStoreInMemo has numbered
+	w            *bufio.Writer     // keeps the first error until finish returns it
+	batchLengths []int             // stack of open lists: number of items since the last opMark
+	memoNumbers  map[string]uint32 // number of each string in the memo
 }
 
 func newPickler(w io.Writer) *pickler {
 	const bufferBytes = 1 << 16
 	p := &pickler{w: bufio.NewWriterSize(w, bufferBytes), memoNumbers: map[string]uint32{}}
-	const version = 2
-	p.writeBytes(opProtocol, version)
+	const protocolVersion = 2
+	p.writeBytes(opProtocol, protocolVersion)
 	return p
 }
 
-// finish returns the first error of any method.
+// finish ends the pickle and returns the first error of any method.
 func (p *pickler) finish() error {
 	p.writeBytes(opStop)
 	return p.w.Flush()
 }
 
+// writeBytes ignores the error, because finish returns it.
 func (p *pickler) writeBytes(b ...byte) { _, _ = p.w.Write(b) }
 
 func (p *pickler) openList() {
@@ -60,8 +61,8 @@ func (p *pickler) closeList() {
 	p.batchLengths = p.batchLengths[:len(p.batchLengths)-1]
 }
 
-// maxBatchItems limits the items of one opAppends, as Python does. PyTorch's memory_viz page fails
-// with many more items.
+// maxBatchItems limits the items of one opAppends, as in Python. PyTorch's memory_viz page fails if
+// an opAppends has many more items.
 const maxBatchItems = 1000
 
 func (p *pickler) beginItem() {
@@ -83,7 +84,7 @@ func (p *pickler) writeKey(name string) { p.writeText(name) }
 // maxMemoStrings limits the memory for memoNumbers.
 const maxMemoStrings = 1 << 16
 
-// writeText writes a string that is in the memo as its number.
+// writeText writes a string, or only its number if the memo already contains it.
 func (p *pickler) writeText(s string) {
 	s = strings.ToValidUTF8(s, "?")
 	if number, isInMemo := p.memoNumbers[s]; isInMemo {
@@ -103,7 +104,7 @@ func (p *pickler) writeText(s string) {
 	}
 }
 
-// writeUint32 writes the argument of an opcode.
+// writeUint32 writes a number in little-endian order, as arguments of opcodes require.
 func (p *pickler) writeUint32(n uint32) {
 	p.writeBytes(binary.LittleEndian.AppendUint32(nil, n)...)
 }
@@ -116,8 +117,8 @@ func (p *pickler) writeInteger(n int64) {
 		return
 	}
 
-	const bytesOfN = 8
-	p.writeBytes(binary.LittleEndian.AppendUint64([]byte{opLong, bytesOfN}, uint64(n))...)
+	const int64Bytes = 8
+	p.writeBytes(binary.LittleEndian.AppendUint64([]byte{opLong, int64Bytes}, uint64(n))...)
 }
 
 func (p *pickler) writeTextItem(key, value string) {
@@ -142,15 +143,14 @@ func (p *pickler) writePairItem(key string, first, second int64) {
 	p.writeBytes(opTuple2)
 }
 
-// frame is a frame of a Python call stack.
+// frame is a frame of a Python call stack. The zero frame stands for an unknown one.
 type frame struct {
 	name string // of the function
 	file string
 	line int64
 }
 
-// writeFrames writes the item "frames", a call stack of one frame. The zero frame stands for an
-// empty call stack.
+// writeFrames writes the item "frames": a call stack with one frame, or none for the zero frame.
 func (p *pickler) writeFrames(f frame) {
 	p.writeKey("frames")
 	p.openList()

@@ -14,8 +14,8 @@ import (
 // events in all snapshots. A snapshot is a pickle (an encoded Python value), which PyTorch's
 // memory_viz page shows.
 //
-// Pools that a group shares appear as MemPools of device 0, and other pools as the default pool.
-// Traces contain no addresses, so those in snapshots are invented.
+// A pool that a group shares appears as a MemPool of device 0. All other pools appear as the
+// default pool. Traces contain no addresses, so snapshots contain invented addresses.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, log *trace.Log) error {
 		s := snapshotWriter{
@@ -29,12 +29,12 @@ func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	return events, err
 }
 
-// snapshotWriter writes the snapshot of one rank: the history of events about memory, and the
-// segments (ranges of memory) and blocks at the end.
+// snapshotWriter writes the snapshot of one rank: the history of memory events, and the final state
+// of the segments (ranges of memory) and their blocks.
 type snapshotWriter struct {
 	*pickler
-	pools      *poolStates // after the latest record
-	timeline   timeline    // at the time of the latest record
+	pools      *poolStates // state after the latest record
+	timeline   timeline    // time of the latest record
 	clock      Clock       // offset of the rank's clock
 	eventCount int         // number of events written
 }
@@ -68,14 +68,15 @@ func (s *snapshotWriter) write(log *trace.Log) error {
 // writeRecord updates the state of the pools and writes the events of a record.
 func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	s.timeline.advance(r)
-	if r.Kind.IsGroupEvent() || r.Segment < 0 { // not about memory
+	isAboutMemory := !r.Kind.IsGroupEvent() && r.Segment >= 0
+	if !isAboutMemory {
 		return
 	}
 
 	p := s.pools.findOrAddPool(r)
 	oldSegment := p.segments[r.Segment] // nil if unknown
 	var oldBlock block
-	isBlockKnown := false // the trace contains the allocation of the block
+	isBlockKnown := false // false if the trace has lost the allocation
 	if oldSegment != nil {
 		oldBlock, isBlockKnown = oldSegment.blocks[r.Offset]
 	}
@@ -100,14 +101,16 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	}
 }
 
-// writeFree writes the two events of a free, or one of them: a block that is still in use is freed
-// by KindPark or KindDefer, and later completed by KindReturn. b is the block before the record.
+// writeFree writes free_requested, free_completed, or both. While the GPU uses a block, KindPark or
+// KindDefer only requests the free, and a later KindReturn completes it. b is the block before the
+// record.
 func (s *snapshotWriter) writeFree(p *poolState, address int64, b block, r *trace.Record) {
 	if !b.isFreed {
 		s.writeEvent("free_requested", p, address, b.requestedSize, r)
 	}
 
-	if r.Kind == event.KindFree || r.Kind == event.KindReturn {
+	isCompleted := r.Kind == event.KindFree || r.Kind == event.KindReturn
+	if isCompleted {
 		s.writeEvent("free_completed", p, address, b.requestedSize, r)
 	}
 }
