@@ -11,7 +11,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Kind is the kind of component that is at fault.
+// Kind is the kind of component at fault.
 type Kind string
 
 // The kinds of faults, in the order in which reports list them.
@@ -22,42 +22,43 @@ const (
 	KindJob  Kind = "job"  // no particular component
 )
 
+// exitCodes has the exit code for each kind of the first fault.
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
 // Fault describes a problem and its cause.
 type Fault struct {
 	Kind   Kind   `json:"kind"`
 	Node   string `json:"node,omitempty"`  // name of the machine, or empty
-	Ranks  []int  `json:"ranks,omitempty"` // the rank, or the two ranks of the link
+	Ranks  []int  `json:"ranks,omitempty"` // one rank, or the two ranks of a link
 	GPU    string `json:"gpu,omitempty"`   // GPU of the rank, or empty if unknown
 	Text   string `json:"text"`
 	Advice string `json:"advice"` // how to solve the problem
 }
 
-// Call summarizes a collective call on all ranks. A path is a way to execute it, such as symmem's
-// kernels. The tuning table contains times that were measured earlier.
+// Call summarizes a collective call on all ranks. A path is a way to execute a call, such as with
+// symmem's kernels. The tuning table contains times of earlier measurements.
 type Call struct {
 	Operation         string  `json:"operation"`
 	Bytes             int64   `json:"bytes"`
 	RequestedPath     string  `json:"asked"`
-	Path              string  `json:"path"`               // path that the call took
-	Microseconds      float64 `json:"us"`                 // time on the slowest rank
-	TableMicroseconds float64 `json:"table_us,omitempty"` // time in the tuning table, or 0
-	WrongElements     int64   `json:"wrong"`              // on all ranks
+	Path              string  `json:"path"`               // actual path
+	Microseconds      float64 `json:"us"`                 // duration on the slowest rank
+	TableMicroseconds float64 `json:"table_us,omitempty"` // from the tuning table, or 0 if unknown
+	WrongElements     int64   `json:"wrong"`              // sum of all ranks
 }
 
 // Report holds Judge's findings.
 type Report struct {
 	IsReady   bool     `json:"ok"` // there are no faults
 	Backend   string   `json:"backend"`
-	Source    string   `json:"source"` // launcher, such as "torchrun"
+	Source    string   `json:"source"` // name of the launcher, such as "torchrun"
 	Ranks     int      `json:"ranks"`  // number of ranks
-	Nodes     []string `json:"nodes"`  // machine of each rank, or "" without a result
+	Nodes     []string `json:"nodes"`  // machine of each rank, or "" if the rank has no result
 	Faults    []Fault  `json:"faults"`
 	Warnings  []string `json:"warnings"`
 	Calls     []Call   `json:"calls"`
 	Links     []Link   `json:"links"`
-	TableName string   `json:"table"`   // tuning table, or "" if none was used
+	TableName string   `json:"table"`   // name of the tuning table, or "" if none was used
 	Seconds   float64  `json:"seconds"` // duration of the checks
 }
 
@@ -88,13 +89,7 @@ func (r *Report) AddInterrupt(signal string) {
 func (r *Report) WriteText(w io.Writer) error {
 	var out bytes.Buffer
 	for _, c := range r.Calls {
-		fmt.Fprintf(&out, "%s of %d B on %s: %s path, %s", c.Operation, c.Bytes,
-			ranklist.Plural(r.Ranks, "rank"), c.Path, doctor.FormatMicroseconds(c.Microseconds))
-		if c.TableMicroseconds > 0 {
-			fmt.Fprintf(&out, " (table %s)", doctor.FormatMicroseconds(c.TableMicroseconds))
-		}
-
-		fmt.Fprintln(&out)
+		fmt.Fprintln(&out, callText(&c, r.Ranks))
 	}
 
 	if len(r.Links) > 0 {
@@ -120,14 +115,25 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// linksText describes the slowest and the fastest link. It needs at least one link.
+func callText(c *Call, ranks int) string {
+	text := fmt.Sprintf("%s of %d B on %s: %s path, %s", c.Operation, c.Bytes,
+		ranklist.Plural(ranks, "rank"), c.Path, doctor.FormatMicroseconds(c.Microseconds))
+	if c.TableMicroseconds > 0 {
+		text += fmt.Sprintf(" (table %s)", doctor.FormatMicroseconds(c.TableMicroseconds))
+	}
+
+	return text
+}
+
+// linksText describes the slowest and the fastest link. It panics if there are no links.
 func linksText(links []Link) string {
 	bySpeed := func(a, b Link) int { return cmp.Compare(a.BytesPerSecond, b.BytesPerSecond) }
 	slowest := slices.MinFunc(links, bySpeed)
 	fastest := slices.MaxFunc(links, bySpeed)
+	const gigabyte = 1e9
 	return fmt.Sprintf("%s: %.3g GB/s (ranks %d and %d) to %.3g GB/s (ranks %d and %d)",
-		ranklist.Plural(len(links), "link"), slowest.BytesPerSecond/1e9, slowest.From, slowest.To,
-		fastest.BytesPerSecond/1e9, fastest.From, fastest.To)
+		ranklist.Plural(len(links), "link"), slowest.BytesPerSecond/gigabyte, slowest.From,
+		slowest.To, fastest.BytesPerSecond/gigabyte, fastest.From, fastest.To)
 }
 
 func (r *Report) countNodes() int {
