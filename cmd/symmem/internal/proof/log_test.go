@@ -13,11 +13,13 @@ import (
 	"pgregory.net/rapid"
 )
 
+const logPrefix = "h:1:1 [0] NCCL INFO " // host, process ID, thread ID, and CUDA device
+
 // TestLogsOfEachVersion runs the files in testdata/logs. The flag -rewrite updates the expected
 // output. Commands:
 //
-//	parse   parse the input as a log, and print its choices of kernels
-//	prove   print the kernels of each collective in the input, according to the log parsed last
+//	parse   parse the input as a log, and print the kernel that NCCL chose for each collective
+//	prove   print the kernels that ran each collective in the input, according to the parsed log
 func TestLogsOfEachVersion(t *testing.T) {
 	datadriven.Walk(t, "testdata/logs", func(t *testing.T, path string) {
 		var log Log
@@ -82,7 +84,7 @@ func parseCollective(t *testing.T, line string) Collective {
 
 // NCCL may still be writing the last line.
 func TestParseIgnoresUnterminatedLine(t *testing.T) {
-	const line = "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
+	const line = logPrefix + "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
 	l, err := Parse(strings.NewReader(line + "\n" + line))
 	if err != nil || len(l) != 1 {
 		t.Errorf("Parse returned %d choices, error %v; want 1, nil", len(l), err)
@@ -106,36 +108,36 @@ func TestParseChoice(t *testing.T) {
 	})
 }
 
-// drawChoice returns a random choice of a kernel and NCCL's message about it. A kernel that uses
-// windows can execute several calls, which NCCL names works.
+// drawChoice draws a choice of a kernel and NCCL's message about the choice. A kernel that uses
+// windows can execute several calls. NCCL's name for these calls is "works".
 func drawChoice(t *rapid.T) (message string, choice Choice) {
 	name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)
-	number := rapid.IntRange(0, 1<<20)
+	count := rapid.IntRange(0, 1<<20) // the bound is arbitrary
 	choice.Operation = name.Draw(t, "collective")
 	choice.Bytes = rapid.Int64Range(0, 1<<50).Draw(t, "bytes")
 	kernel := name.Draw(t, "kernel")
 	choice.Windowed = rapid.Bool().Draw(t, "windowed")
 	if choice.Windowed {
 		choice.Description = "symmetric kernel " + kernel
-		choice.Calls = number.Draw(t, "works")
+		choice.Calls = count.Draw(t, "works")
 		message = fmt.Sprintf(
 			"%s [Symmetric]: %d Bytes -> Kernel %s nchannels %d nthreads %d nWorks %d",
-			choice.Operation, choice.Bytes, kernel, number.Draw(t, "channels"),
-			number.Draw(t, "threads"), choice.Calls)
+			choice.Operation, choice.Bytes, kernel, count.Draw(t, "channels"),
+			count.Draw(t, "threads"), choice.Calls)
 		return message, choice
 	}
 
 	choice.Description = "plain " + kernel + "/LL"
 	choice.Calls = 1
 	message = fmt.Sprintf("%s: %d Bytes -> Algo %s proto LL channel{Lo..Hi}={%d..%d}",
-		choice.Operation, choice.Bytes, kernel, number.Draw(t, "low"), number.Draw(t, "high"))
+		choice.Operation, choice.Bytes, kernel, count.Draw(t, "low"), count.Draw(t, "high"))
 	return message, choice
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel K nchannels 1 nthreads 2\n")
-	f.Add("h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n")
-	f.Add("h:1:1 [0] NCCL INFO AllGather [Copy Engine]: 8 Bytes -> cudaMemcpy\n")
+	f.Add(logPrefix + "AllReduce [Symmetric]: 8 Bytes -> Kernel K nchannels 1 nthreads 2\n")
+	f.Add(logPrefix + "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n")
+	f.Add(logPrefix + "AllGather [Copy Engine]: 8 Bytes -> cudaMemcpy\n")
 	f.Add("\nh:1:1 [0] a.cc:1 NCCL WARN x\nNCCL INFO \n[Symmetric]: -1 Bytes -> ")
 	f.Fuzz(func(t *testing.T, text string) {
 		l, err := Parse(strings.NewReader(text))
@@ -149,7 +151,7 @@ func FuzzParse(f *testing.F) {
 			}
 
 			if c.Operation == "" || c.Description == "" {
-				t.Errorf("choice %+v lacks a text", c)
+				t.Errorf("choice %+v has no operation or description", c)
 			}
 
 			// The bytes of a choice for several calls are a sum, which matches no collective.

@@ -15,12 +15,14 @@ import (
 const (
 	levelVariable      = "NCCL_DEBUG"        // how much to log
 	subsystemsVariable = "NCCL_DEBUG_SUBSYS" // the parts of NCCL to log
-	fileVariable       = "NCCL_DEBUG_FILE"   // a pattern of the path
+	fileVariable       = "NCCL_DEBUG_FILE"   // path of the log, with placeholders such as %p
 )
 
-// TUNING logs the kernels, and WhyNoWindows reads INIT and NET. The others only help users.
+// defaultSubsystems contains TUNING, which logs the kernels, and INIT and NET, which WhyNoWindows
+// reads. The other subsystems help users to find problems.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
+// settings holds the log configuration before the choice of a file.
 type settings struct {
 	variables    map[string]string // variables to set
 	filePattern  string            // the user's NCCL_DEBUG_FILE, or ""
@@ -28,7 +30,7 @@ type settings struct {
 	problem      string            // why the user's variables prevent the log, or ""
 }
 
-// newSettings chooses the variables to set, except NCCL_DEBUG_FILE.
+// newSettings chooses all variables except NCCL_DEBUG_FILE.
 func newSettings(getenv func(string) string) settings {
 	s := settings{variables: map[string]string{}, filePattern: getenv(fileVariable)}
 	level := getenv(levelVariable)
@@ -77,13 +79,13 @@ func isTuningEnabled(subsystems string) bool {
 // Recorder makes NCCL write a log, and reads it.
 type Recorder struct {
 	file        string // path of the log
-	isTemporary bool   // the file is unnamed, and the user did not ask for the log
+	isTemporary bool   // the file has no name, because the user did not ask for a log
 	problem     string // see Problem
 }
 
-// Start makes NCCL log which kernels it uses. Call it before the process first calls NCCL, which
-// caches the log variables. Start keeps variables that the user has set. If they prevent the log,
-// Problem explains why.
+// Start makes NCCL log which kernels it uses. Call Start before the first call of NCCL, because
+// NCCL caches the log variables. Start keeps the user's variables. If they prevent the log, Problem
+// explains why.
 func Start() (*Recorder, error) {
 	s := newSettings(os.Getenv)
 	r := &Recorder{problem: s.problem}
@@ -99,10 +101,9 @@ func Start() (*Recorder, error) {
 		}
 	}
 
-	info, err := os.Stat(r.file)
-	fileExists := err == nil // otherwise, NCCL creates it
-	isSpecial := fileExists && !info.Mode().IsRegular()
-	if isSpecial { // such as a terminal
+	info, err := os.Stat(r.file) // fails if NCCL has yet to create the file
+	isSpecialFile := err == nil && !info.Mode().IsRegular()
+	if isSpecialFile { // such as a terminal
 		r.problem = fmt.Sprintf("%s is %s, which cannot be read back: unset it", fileVariable,
 			r.file)
 	}
@@ -110,8 +111,8 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// chooseFile sets r.file to the user's file, or creates one: in a new folder if the user wants a
-// log, or else without a name.
+// chooseFile sets r.file to the file that the user has named. Otherwise, it chooses a file in a new
+// folder if the user wants a log, or creates a file without a name.
 func (r *Recorder) chooseFile(s *settings) error {
 	switch {
 	case s.filePattern != "":
@@ -158,7 +159,7 @@ func escapePercent(path string) string { return strings.ReplaceAll(path, "%", "%
 // openTemporary is __O_TMPFILE in asm-generic/fcntl.h, the flag to open a file without a name.
 const openTemporary = 0x400000
 
-// createUnnamed creates a file without a name in folder. The descriptor must stay open until the
+// createUnnamed creates a file without a name in folder. The descriptor stays open until the
 // process exits, because NCCL may open /proc/PID/fd/FD much later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
@@ -168,20 +169,20 @@ func createUnnamed(folder string) (fd int, err error) {
 		return fd, nil
 	}
 
-	// Some file systems do not support the flag. Create a file and remove its name.
+	// The file system may not support openTemporary. Create a file and remove its name.
 	file, err := os.CreateTemp(folder, "symmem-proof-")
 	if err != nil {
 		return 0, err
 	}
 
-	const unusedMode = 0 // the file exists
+	const unusedMode = 0 // Open does not create the file
 	fd, openErr := syscall.Open(file.Name(), flags, unusedMode)
 	removeErr := os.Remove(file.Name())
 	closeErr := file.Close()
 	return fd, errors.Join(openErr, removeErr, closeErr)
 }
 
-// Problem returns why the log does not show which kernels ran, with advice, or "" if it does.
+// Problem returns why the log does not show the kernels, with advice, or "" if it does.
 func (r *Recorder) Problem() string { return r.problem }
 
 // Read parses the log written so far. A missing file counts as an empty log.
@@ -199,7 +200,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close empties a temporary log and keeps any other log. NCCL may continue to write.
+// Close empties a temporary log, to which NCCL may still write, and keeps any other log.
 func (r *Recorder) Close() error {
 	if !r.isTemporary {
 		return nil

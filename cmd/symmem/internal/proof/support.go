@@ -2,6 +2,7 @@ package proof
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -9,15 +10,16 @@ import (
 	"strings"
 )
 
-// NCCL logs facts from which WhyNoWindows infers the reason. In this example, GIN has no plug-in:
+// WhyNoWindows infers the reason from messages in NCCL's log. In this example, NCCL has found no
+// plug-in for GIN, network communication that kernels start:
 //
 //	h:1:2 [0] NCCL INFO GIN/Plugin: Failed to initialize any GIN plugin
 //	h:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0
 //	h:1:2 [0] NCCL INFO symmetricSupport 0, cuMemEnable 1, globalGinSupport 0, cuMemGdrSupport 1
 
-// WhyNoWindows returns why the last communicator in the log has no windows (memory that its ranks
-// have registered), or "" if it has windows or the log does not say. Between machines, windows need
-// GIN: network communication that kernels start.
+// WhyNoWindows returns why the last communicator in the log has no windows, memory that all its
+// ranks have registered. It returns "" if there are windows or the log does not say. Between
+// machines, windows need GIN.
 func (r *Recorder) WhyNoWindows() (string, error) {
 	file, err := os.Open(r.file)
 	if err != nil {
@@ -50,27 +52,27 @@ func whyNoWindows(log io.Reader) (string, error) {
 var (
 	messagePrefix = regexp.MustCompile(` NCCL (?:INFO|WARN) `)
 	nodesMessage  = regexp.MustCompile(`^comm \S+ rank \d+ nRanks \d+ nNodes (\d+) `)
-	// noWindowsMessage matches the messages of NCCL up to 2.30 and of newer versions.
+	// noWindowsMessage matches the message of NCCL up to 2.30, or else that of newer versions.
 	noWindowsMessage = regexp.MustCompile(
 		`^(?:Symmetric memory is not supported\. |symmetricSupport 0, )`)
-	// noWindowsField matches a field such as "cuMemEnable 1".
+	// noWindowsField matches a field of noWindowsMessage, such as "cuMemEnable 1".
 	noWindowsField = regexp.MustCompile(`(\w+) (-?\d+)`)
 )
 
-// windowsPrefix begins the message of newer versions that windows are supported. It also begins
-// noWindowsMessage, which add checks first.
+// windowsPrefix begins the message of newer versions about the support of windows. If the message
+// does not match noWindowsMessage, windows are supported.
 const windowsPrefix = "symmetricSupport "
 
 // windowFacts holds the facts about the last communicator, NCCL's object for a group of ranks.
 type windowFacts struct {
 	isMultiNode      bool              // the communicator has ranks on several machines
-	fields           map[string]string // of noWindowsMessage; nil unless windows are unsupported
+	fields           map[string]string // fields of noWindowsMessage, or nil without this message
 	isPluginMissing  bool              // NCCL has found no usable plug-in for GIN
 	isGDRCopyMissing bool              // GIN over sockets lacks the library GDRCopy
 	skippedType      string            // the NCCL_GIN_TYPE that excludes a plug-in, or ""
 }
 
-// add replaces isMultiNode and fields if the message is about a later communicator.
+// add updates the facts. A later communicator replaces isMultiNode and fields.
 func (f *windowFacts) add(message string) {
 	if groups := nodesMessage.FindStringSubmatch(message); groups != nil {
 		nodeCount := groups[1]
@@ -104,12 +106,8 @@ func (f *windowFacts) reason() string {
 		return ""
 	}
 
-	// The name of this field depends on the version of NCCL.
-	ginSupport, hasGINSupport := f.fields["ginSupport"]
-	if !hasGINSupport {
-		ginSupport = f.fields["globalGinSupport"]
-	}
-
+	// The name of the field depends on the version of NCCL.
+	ginSupport := cmp.Or(f.fields["ginSupport"], f.fields["globalGinSupport"])
 	lacksGIN := ginSupport == "0"
 	switch {
 	case f.fields["cuMemEnable"] == "0":
@@ -134,8 +132,8 @@ func (f *windowFacts) reasonForGIN() string {
 		return "windows between machines need GIN, and NCCL found no GIN plug-in"
 	case f.fields["cuMemGdrSupport"] == "0":
 		return "windows between machines need GIN, which needs GPUDirect RDMA with memory of cuMemCreate"
+	default:
+		return "windows between machines need GIN, but only some ranks have it, or ranks have " +
+			"different types of it"
 	}
-
-	return "windows between machines need GIN, but only some ranks have it, or ranks have different " +
-		"types of it"
 }
