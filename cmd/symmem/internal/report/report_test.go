@@ -11,16 +11,16 @@ import (
 	"symmem/internal/page"
 )
 
-const unknown = -1 // a segment or call stack
+const unknown = -1 // number of an unknown segment or call stack
 
-// timeOfCall returns microseconds since 1970.
+// timeOfCall returns an arbitrary start time in microseconds, plus 1 us for each earlier call.
 func timeOfCall(i int) int64 { return int64(1000 + i) }
 
 // newHistory returns a history of calls in the group "world". Call i transfers 1<<i bytes, so that
 // a sum of bytes shows which calls it includes.
 func newHistory(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
-	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlacesReason: "calls have none"}
+	sequence := &history.Sequence{Class: history.Calls, ID: "world", NoPlacesReason: "calls have none"}
 	for i, text := range calls {
 		textIndex := slices.Index(r.Texts, text)
 		if textIndex < 0 {
@@ -28,15 +28,15 @@ func newHistory(rank int, calls ...string) *history.Rank {
 			r.Texts = append(r.Texts, text)
 		}
 
-		s.Events = append(s.Events, history.Event{
+		sequence.Events = append(sequence.Events, history.Event{
 			Action: history.Call, Number: int64(i), Segment: unknown, Stack: unknown,
-			Block:     int32(textIndex), // for calls, this field is the index of a text
+			Block:     int32(textIndex), // Block holds the text index of a call
 			UnixMicro: timeOfCall(i),
 			Bytes:     1 << i,
 		})
 	}
 
-	r.Sequences = append(r.Sequences, s)
+	r.Sequences = append(r.Sequences, sequence)
 	return r
 }
 
@@ -87,7 +87,7 @@ func TestPending(t *testing.T) {
 		t.Errorf("pending rows differ (-want +got):\n%s", d)
 	}
 
-	behind := p.Pending[2]
+	behind := p.Pending[2]    // row of the missing request
 	wantTime := timeOfCall(1) // of B, which rank 2 has not called
 	if !slices.Equal(behind.Ranks, []int{2}) || behind.Time != wantTime {
 		t.Errorf("got ranks %v behind since %d; want [2] since %d", behind.Ranks, behind.Time, wantTime)
@@ -102,11 +102,11 @@ func TestPending(t *testing.T) {
 func pendingHistories() []*history.Rank {
 	rank0 := newHistory(0, "A", "B", "C")
 	rank1 := newHistory(1, "A", "B", "C")
-	rank2 := newHistory(2, "A") // is behind
-	ranks := []*history.Rank{rank0, rank1, rank2}
+	rank2 := newHistory(2, "A") // behind by two calls
 	rank1.PendingCalls = []history.PendingCall{
 		{Group: "world", Text: "C", State: "scheduled", UnixMicro: timeOfCall(2)},
 	}
+	ranks := []*history.Rank{rank0, rank1, rank2}
 	const pool = "1 of group world"
 	for _, r := range ranks {
 		r.Windows = []history.Window{{Pool: pool, Segment: 0, Bytes: 64, Group: "world"}}
@@ -118,7 +118,7 @@ func pendingHistories() []*history.Rank {
 	return ranks
 }
 
-// Ranks with the same fault share a row, which has the earliest known time.
+// Ranks with the same fault share a row. Its time is the earliest known time of the ranks.
 func TestFaults(t *testing.T) {
 	const text = "rank 2 is late\x1b[31m" // with a terminal escape sequence
 	const printableText = "rank 2 is late?[31m"
@@ -138,17 +138,18 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A block that was allocated before the history began has an event, and enlarges its segment.
+// A block older than the history gets an event, and the segment grows to contain the block.
 func TestOlderBlocks(t *testing.T) {
-	const olderBlock = -1 // has no number
-	const tooSmall = 1
+	const olderBlock = -1 // a block without an allocation event
+	const tooSmall = 1    // segment size in bytes
+	const offset, size = 64, 36
 	pool := &history.Sequence{
 		Class:         history.SymmemPool,
 		Segments:      []history.SegmentInfo{{Bytes: tooSmall}},
-		InitialBlocks: []history.InitialBlock{{Offset: 64, Size: 36}},
+		InitialBlocks: []history.InitialBlock{{Offset: offset, Size: size}},
 		Events: []history.Event{
 			{Action: history.Alloc, Size: 8, Stack: unknown},
-			{Action: history.Free, Offset: 64, Block: olderBlock, Stack: unknown},
+			{Action: history.Free, Offset: offset, Block: olderBlock, Stack: unknown},
 		},
 	}
 	r := &history.Rank{Sequences: []*history.Sequence{pool}}
@@ -158,7 +159,7 @@ func TestOlderBlocks(t *testing.T) {
 		t.Errorf("got %d events, want %d", got, wantEvents)
 	}
 
-	const wantBytes = 64 + 36 // up to the end of the older block
+	const wantBytes = offset + size // end of the older block
 	if got := track.Segments[0].Bytes; got != wantBytes {
 		t.Errorf("got a segment of %d bytes, want %d", got, wantBytes)
 	}

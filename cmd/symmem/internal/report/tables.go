@@ -12,14 +12,15 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// The page has four tables. In this example, ranks 0 and 1 wait for rank 2:
+// The page has four tables. In this example, ranks 0 and 1 wait for rank 2, which has not
+// registered segment 5 of a pool:
 //
 //	Paths    group world, AllReduce on the direct path: 100 calls on ranks 0 and 1, 99 on rank 2
-//	Windows  segment 5 of a pool: ranks 0 and 1 have registered it with the group world
+//	Windows  segment 5 on ranks 0 and 1, in the group world
 //	Pending  rank 2: segment 5 is not registered; request 99 is missing
 //	Faults   ranks 0 and 1: the group world has failed
 
-// pathKey identifies a row of Paths. The path is the way in which symmem executes a call.
+// pathKey identifies a row of Paths. A path is a way to execute a call, such as direct or plain.
 type pathKey struct{ group, operation, path string }
 
 // countPaths adds the calls of one member of a group to Paths.
@@ -28,8 +29,9 @@ func (b *builder) countPaths(group *diff.SequenceResult, member *diff.Member) {
 	rank := member.RankIndex
 	for i := range member.Sequence.Events {
 		call := &member.Sequence.Events[i]
-		textIndex := int(call.Block) // for calls, this field is the index of a text
-		if textIndex < 0 || textIndex >= len(texts) {
+		textIndex := int(call.Block) // Block holds the text index of a call
+		hasText := textIndex >= 0 && textIndex < len(texts)
+		if !hasText {
 			continue
 		}
 
@@ -75,12 +77,9 @@ func parseCall(text string) (operation, path string) {
 }
 
 // addTables sorts Paths and adds the other tables. histories has an element for each of Page.Ranks,
-// which is nil for a rank without a history.
+// or nil for a rank without a history.
 func (b *builder) addTables(r *diff.Report, histories []*history.Rank) {
-	slices.SortStableFunc(b.page.Paths, func(x, y page.Path) int {
-		return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Operation, y.Operation),
-			cmp.Compare(x.Path, y.Path))
-	})
+	slices.SortStableFunc(b.page.Paths, comparePaths)
 	windowIndexes := map[windowKey]int{} // indexes in Page.Windows
 	for rank, h := range histories {
 		if h == nil {
@@ -108,8 +107,13 @@ func (b *builder) addTables(r *diff.Report, histories []*history.Rank) {
 	}
 }
 
+func comparePaths(x, y page.Path) int {
+	return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Operation, y.Operation),
+		cmp.Compare(x.Path, y.Path))
+}
+
 // addToRow adds a rank to the row with the given group and text, or appends a row. A row keeps the
-// earliest time of its ranks, in microseconds since 1970, or 0 if all times are unknown.
+// earliest known time of its ranks, in microseconds since 1970. Time 0 is unknown.
 func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		row := &rows[i]
@@ -133,7 +137,7 @@ func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.
 	return append(rows, page.Row{Ranks: []int{rank}, Group: group, Text: text, Time: time})
 }
 
-// windowKey identifies a row of Windows: a segment of memory that is registered with a group.
+// windowKey identifies a row of Windows, a memory segment that ranks have registered with a group.
 type windowKey struct {
 	group   string // ID of the group
 	pool    string // ID of the pool
@@ -161,10 +165,10 @@ func (b *builder) addWindow(indexes map[windowKey]int, rank int, w *history.Wind
 	b.page.Windows[index].States[rank] = state
 }
 
-// addMissingWindows adds a row to Pending for each window that some members of a group have and
-// others have never had.
+// addMissingWindows adds a row to Pending for each window that is registered on some members of a
+// group and was never registered on others.
 func (b *builder) addMissingWindows() {
-	isMember := b.windowMembers()
+	isMember := b.windowMembers() // by group and rank
 	for _, w := range b.page.Windows {
 		var missing []int
 		for rank, state := range w.States {
@@ -184,8 +188,7 @@ func (b *builder) addMissingWindows() {
 	}
 }
 
-// windowMembers returns, by group and rank, whether the rank is known to be a member: it has had a
-// window of the group.
+// windowMembers returns the known members of each group, ranks that have ever registered a window.
 func (b *builder) windowMembers() map[string][]bool {
 	isMember := map[string][]bool{}
 	for _, w := range b.page.Windows {
@@ -203,8 +206,8 @@ func (b *builder) windowMembers() map[string][]bool {
 	return isMember
 }
 
-// addMissingCalls adds a row to Pending for each rank that is behind another rank of its group. The
-// row describes the first missing call.
+// addMissingCalls adds the first missing call of each rank that is behind the leader, the member of
+// the group with the most calls.
 func (b *builder) addMissingCalls(group *diff.SequenceResult) {
 	isPool := group.Class != history.Calls
 	if isPool || len(group.Members) == 0 {
@@ -219,10 +222,11 @@ func (b *builder) addMissingCalls(group *diff.SequenceResult) {
 		}
 	}
 
+	leaderCount := countComparedCalls(leader)
 	for i := range group.Members {
 		member := &group.Members[i]
 		count := countComparedCalls(member)
-		missingCount := countComparedCalls(leader) - count
+		missingCount := leaderCount - count
 		if missingCount == 0 {
 			continue
 		}
@@ -236,7 +240,7 @@ func (b *builder) addMissingCalls(group *diff.SequenceResult) {
 	}
 }
 
-// countComparedCalls leaves out calls from before the traces of other ranks began.
+// countComparedCalls excludes calls before the start of the other ranks' traces.
 func countComparedCalls(member *diff.Member) int {
 	if member.Sequence == nil {
 		return 0
