@@ -32,7 +32,7 @@ func TestExitIsReportedOnce(t *testing.T) {
 		}
 	}
 
-	duplicate, err := syscall.Dup(int(watcher.watched[0].Fd()))
+	duplicate, err := syscall.Dup(int(watcher.pidfds[0].Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}

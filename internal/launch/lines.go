@@ -9,36 +9,36 @@ import (
 	"time"
 )
 
-// The processes of a job, called ranks, share a sink, such as a terminal. The lineWriter of a rank
-// holds back "loss" until the rank adds " 0.5\n". If no newline follows for 100 ms, such as after
-// the prompt "name: ", it leaves "[1] name: " unfinished. The next line from another rank then
-// appears as "\n[0] loss 0.5\n".
+// The processes of a job, called ranks, share a destination, such as a terminal. Their lines must
+// not mix: if a rank writes "loss" and then " 0.5\n", its lineWriter passes both parts to the sink
+// together. No newline follows a prompt such as "name: ". A timer therefore writes "[1] name: "
+// after 100 ms, and the sink writes a newline before the next line of another rank.
 
 const (
-	maxPending        = 1 << 20 // bytes after which a line is written in parts
+	maxPending        = 1 << 20 // bytes; a longer line is written in parts
 	unterminatedDelay = 100 * time.Millisecond
 )
 
-// sink writes the output of all ranks to one destination. After an error, it discards output, so
-// that the ranks do not fail.
+// sink writes the output of all ranks to one destination. After a write error, it discards further
+// output, so that the ranks do not fail.
 type sink struct {
 	mu     *sync.Mutex   // shared by all sinks of a Run, which may write to the same terminal
 	delay  time.Duration // unterminatedDelay, except in tests
-	errors chan<- error  // receives the first error; has a free buffer slot for it
+	errors chan<- error  // receives at most one error; buffered, so that sending does not block
 
 	// Guarded by mu:
-	w                io.Writer
-	err              error       // first error of w
-	unfinishedWriter *lineWriter // writer of the unfinished line, or nil after a newline
+	destination      io.Writer
+	err              error       // first error of destination
+	unfinishedWriter *lineWriter // has written a line without a newline; or nil
 }
 
-// write writes a message of the launcher on a new line.
-func (s *sink) write(b []byte) {
+// writeMessage writes a line of the launcher, which is not output of a rank.
+func (s *sink) writeMessage(line []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var launcher *lineWriter // nil, because the launcher writes whole lines
-	s.endUnfinishedLineLocked(launcher, b)
-	s.writeLocked(b)
+	var noRank *lineWriter
+	s.endUnfinishedLineLocked(noRank, line)
+	s.writeLocked(line)
 }
 
 func (s *sink) firstError() error {
@@ -47,34 +47,35 @@ func (s *sink) firstError() error {
 	return s.err
 }
 
-// writeLocked writes b unless an earlier write has failed. The suffix Locked means that the caller
-// holds mu.
+// writeLocked discards b if an earlier write has failed. The caller of a function whose name ends
+// in Locked holds mu.
 func (s *sink) writeLocked(b []byte) {
 	if s.err != nil {
 		return
 	}
 
-	_, s.err = s.w.Write(b)
+	_, s.err = s.destination.Write(b)
 	if s.err != nil {
 		s.errors <- s.err
 	}
 }
 
-// endUnfinishedLineLocked ends the unfinished line of another lineWriter before next writes text,
-// unless text overwrites a progress bar. text must not be empty.
-func (s *sink) endUnfinishedLineLocked(next *lineWriter, text []byte) {
+// endUnfinishedLineLocked prepares for a write of nextText by next. If another lineWriter has left
+// a line unfinished, it writes a newline first, so that the lines do not mix. It does not if both
+// are progress bars, the second of which overwrites the first. nextText must not be empty.
+func (s *sink) endUnfinishedLineLocked(next *lineWriter, nextText []byte) {
 	last := s.unfinishedWriter
 	if last == nil || last == next {
 		return
 	}
 
 	s.unfinishedWriter = nil
-	overwritesBar := last.isProgressBar && text[0] == '\r'
+	overwritesBar := last.isProgressBar && nextText[0] == '\r'
 	if overwritesBar {
 		return
 	}
 
-	last.isProgressBar = false
+	last.isProgressBar = false // The next text of last starts a new line.
 	s.writeLocked([]byte{'\n'})
 }
 
@@ -85,19 +86,19 @@ type lineWriter struct {
 	prefix string // such as "[3] ", or empty
 
 	// Guarded by sink.mu:
-	pending       []byte      // unwritten part of the current line
+	pending       []byte      // current line, except the part that was written
 	isProgressBar bool        // the current line contains a carriage return
-	timer         *time.Timer // calls writeAfterDelay; nil if stopped
-	batch         []byte      // text for the next write to the sink
+	timer         *time.Timer // calls writeAfterDelay; nil if none is running
+	batch         []byte      // prefixed text for the next write to the sink
 }
 
-// Write passes all complete lines to the sink in one write, and keeps the rest for later. It never
-// returns an error.
+// Write passes all complete lines to the sink in one write, and keeps an incomplete line for later.
+// It never returns an error.
 func (l *lineWriter) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	for rest := b; len(rest) > 0; {
-		rest = l.addLocked(rest)
+		rest = l.consumeLineLocked(rest)
 	}
 
 	l.writeBatchLocked()
@@ -108,20 +109,20 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// addLocked adds the first line of b, or as much as fits into pending, and returns the rest of b.
-func (l *lineWriter) addLocked(b []byte) (rest []byte) {
-	text, rest, isComplete := bytes.Cut(b, []byte{'\n'})
+// consumeLineLocked adds the first line of b to pending, and returns the rest of b. If the line is
+// too long for pending, it adds only a part.
+func (l *lineWriter) consumeLineLocked(b []byte) (rest []byte) {
+	text, rest, hasNewline := bytes.Cut(b, []byte{'\n'})
 	freeBytes := maxPending - len(l.pending)
-	isTooLong := len(text) > freeBytes
-	if isTooLong {
+	if len(text) > freeBytes {
 		l.pending = append(l.pending, b[:freeBytes]...)
-		l.writePendingLocked() // makes room in pending
+		l.writeUnfinishedLineLocked() // makes room in pending
 		return b[freeBytes:]
 	}
 
 	l.pending = append(l.pending, text...)
-	if isComplete {
-		l.addPendingLineLocked()
+	if hasNewline {
+		l.endLineLocked()
 	}
 
 	return rest
@@ -131,11 +132,11 @@ func (l *lineWriter) writeAfterDelay() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	l.stopTimerLocked()
-	l.writePendingLocked()
+	l.writeUnfinishedLineLocked()
 }
 
-// stopTimerLocked may come too late for a writeAfterDelay that waits for mu. The next line is then
-// written early, which does no harm.
+// stopTimerLocked does not stop a call of writeAfterDelay that already waits for mu. This call may
+// write the next line early, which is harmless.
 func (l *lineWriter) stopTimerLocked() {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -143,24 +144,23 @@ func (l *lineWriter) stopTimerLocked() {
 	}
 }
 
-// writePendingLocked writes pending as an unfinished line. It keeps a trailing carriage return,
-// which may be the start of "\r\n".
-func (l *lineWriter) writePendingLocked() {
+// writeUnfinishedLineLocked writes pending before a newline has arrived. A trailing carriage return
+// stays in pending, because it may be the start of "\r\n".
+func (l *lineWriter) writeUnfinishedLineLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
 		return
 	}
 
 	l.addTextLocked(text)
-	heldBack := copy(l.pending, l.pending[len(text):]) // 0 or 1 byte
-	l.pending = l.pending[:heldBack]
+	l.pending = append(l.pending[:0], l.pending[len(text):]...) // "\r" or empty
 	l.writeBatchLocked()
 	l.sink.unfinishedWriter = l
 }
 
-// addPendingLineLocked moves pending to batch as a complete line. Call writeBatchLocked before
-// unlocking mu.
-func (l *lineWriter) addPendingLineLocked() {
+// endLineLocked moves pending and a newline to batch. The caller must call writeBatchLocked before
+// it unlocks mu.
+func (l *lineWriter) endLineLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	lineEnd := l.pending[len(text):] // "\r" or empty
 	l.addTextLocked(text)
@@ -174,23 +174,26 @@ func (l *lineWriter) addPendingLineLocked() {
 	}
 }
 
-// addTextLocked adds text of the current line to batch. A prefix precedes the line and follows each
-// carriage return.
+// addTextLocked adds a part of the current line to batch. It inserts the prefix at the start of the
+// line and after each carriage return.
 func (l *lineWriter) addTextLocked(text []byte) {
-	first, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
 	isLineStart := l.sink.unfinishedWriter != l
-	startsWithReturn := hasReturn && len(first) == 0 // so the loop adds the prefix
+	startsWithReturn := bytes.HasPrefix(text, []byte{'\r'}) // so the loop inserts the prefix
 	if isLineStart && !startsWithReturn {
 		l.batch = append(l.batch, l.prefix...)
 	}
 
-	l.batch = append(l.batch, first...)
-	for hasReturn {
+	for {
+		segment, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
+		l.batch = append(l.batch, segment...)
+		if !hasReturn {
+			return
+		}
+
 		l.isProgressBar = true
-		first, rest, hasReturn = bytes.Cut(rest, []byte{'\r'})
 		l.batch = append(l.batch, '\r')
 		l.batch = append(l.batch, l.prefix...)
-		l.batch = append(l.batch, first...)
+		text = rest
 	}
 }
 
@@ -208,15 +211,17 @@ func (l *lineWriter) writeBatchLocked() {
 func (l *lineWriter) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
-	if len(l.pending) > 0 || l.sink.unfinishedWriter == l {
-		l.addPendingLineLocked()
+	hasUnfinishedLine := l.sink.unfinishedWriter == l
+	if len(l.pending) > 0 || hasUnfinishedLine {
+		l.endLineLocked()
 		l.writeBatchLocked()
 	}
 }
 
-// isSameOutput reports whether two writers are equal pointers or the same file.
+// isSameOutput reports whether two writers are equal pointers or write to the same file.
 func isSameOutput(a, b io.Writer) bool {
-	isPointer := reflect.ValueOf(a).Kind() == reflect.Pointer // Comparing uncomparable types panics.
+	// Pointers are comparable, whereas the comparison of other writers may panic.
+	isPointer := reflect.ValueOf(a).Kind() == reflect.Pointer
 	if isPointer && a == b {
 		return true
 	}

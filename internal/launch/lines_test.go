@@ -9,18 +9,22 @@ import (
 	"testing"
 )
 
-// step is an action of a rank, whose output gets the prefix "[0] " or "[1] ".
+// step is something that happens to the lineWriter of one of two ranks.
 type step struct {
 	rank   int // 0 or 1
 	action func(l *lineWriter)
 }
 
 func write(rank int, text string) step {
-	return step{rank: rank, action: func(l *lineWriter) { _, _ = l.Write([]byte(text)) }}
+	return step{rank: rank, action: func(l *lineWriter) {
+		_, _ = l.Write([]byte(text)) // never fails
+	}}
 }
 
-// pause is long enough for the rank's unfinished line to be written.
-func pause(rank int) step { return step{rank: rank, action: (*lineWriter).writeAfterDelay} }
+// expireTimer stands for a pause, after which the timer writes the rank's unfinished line.
+func expireTimer(rank int) step {
+	return step{rank: rank, action: (*lineWriter).writeAfterDelay}
+}
 
 func exit(rank int) step { return step{rank: rank, action: (*lineWriter).flush} }
 
@@ -31,7 +35,7 @@ func TestPartialLinesAreWritten(t *testing.T) {
 		want  string // "|" marks the end of each write
 	}{
 		"a prompt": {
-			steps: []step{write(0, "go on? "), pause(0), write(0, "yes\n"), write(0, "next\n")},
+			steps: []step{write(0, "go on? "), expireTimer(0), write(0, "yes\n"), write(0, "next\n")},
 			want:  "[0] go on? |yes\n|[0] next\n|",
 		},
 		"a line in parts stays whole": {
@@ -39,38 +43,38 @@ func TestPartialLinesAreWritten(t *testing.T) {
 			want:  "[1] one\n|[0] ab\n|",
 		},
 		"another rank's line terminates an unfinished line": {
-			steps: []step{write(0, "a"), pause(0), write(1, "one\n"), write(0, "b\nc\n")},
+			steps: []step{write(0, "a"), expireTimer(0), write(1, "one\n"), write(0, "b\nc\n")},
 			want:  "[0] a|\n|[1] one\n|[0] b\n[0] c\n|",
 		},
 		"a progress bar keeps its prefix": {
 			steps: []step{
-				write(0, "\r1/2"), pause(0), write(0, "\r2/2"), pause(0), write(0, "\n"),
+				write(0, "\r1/2"), expireTimer(0), write(0, "\r2/2"), expireTimer(0), write(0, "\n"),
 			},
 			want: "\r[0] 1/2|\r[0] 2/2|\n|",
 		},
 		"a progress bar with a trailing carriage return": {
 			steps: []step{
-				write(0, "1/2\r"), pause(0), write(0, "2/2\r"), pause(0), write(0, "\n"),
+				write(0, "1/2\r"), expireTimer(0), write(0, "2/2\r"), expireTimer(0), write(0, "\n"),
 			},
 			want: "[0] 1/2|\r[0] 2/2|\r\n|",
 		},
 		"two progress bars overwrite each other": {
 			steps: []step{
-				write(0, "\r1/2"), pause(0), write(1, "\r1/2"), pause(1),
+				write(0, "\r1/2"), expireTimer(0), write(1, "\r1/2"), expireTimer(1),
 				write(0, "\r2/2\n"), write(1, "\n"),
 			},
 			want: "\r[0] 1/2|\r[1] 1/2|\r[0] 2/2\n|[1] \n|",
 		},
 		"a progress bar does not overwrite a prompt": {
-			steps: []step{write(0, "go on? "), pause(0), write(1, "\r1/2"), pause(1)},
+			steps: []step{write(0, "go on? "), expireTimer(0), write(1, "\r1/2"), expireTimer(1)},
 			want:  "[0] go on? |\n|\r[1] 1/2|",
 		},
-		"the exit of a rank terminates its line": {
-			steps: []step{write(0, "a"), pause(0), exit(0), write(1, "b"), exit(1), exit(1)},
+		"the exit of a rank terminates its line once": {
+			steps: []step{write(0, "a"), expireTimer(0), exit(0), write(1, "b"), exit(1), exit(1)},
 			want:  "[0] a|\n|[1] b\n|",
 		},
 		"CR and LF in two writes": {
-			steps: []step{write(0, "a\r"), pause(0), write(0, "\nb\n")},
+			steps: []step{write(0, "a\r"), expireTimer(0), write(0, "\nb\n")},
 			want:  "[0] a|\r\n[0] b\n|",
 		},
 	} {
@@ -89,8 +93,8 @@ func outputOf(steps []step) string {
 		output.WriteByte('|')
 		return len(b), nil
 	})
-	const noDelayedWrites = testTimeout // pause calls writeAfterDelay instead
-	s := &sink{mu: &sync.Mutex{}, delay: noDelayedWrites, w: destination}
+	const delay = testTimeout // never passes: expireTimer calls writeAfterDelay instead
+	s := &sink{mu: &sync.Mutex{}, delay: delay, destination: destination}
 	writers := []*lineWriter{{sink: s, prefix: "[0] "}, {sink: s, prefix: "[1] "}} // by rank
 	for _, step := range steps {
 		step.action(writers[step.rank])
@@ -130,24 +134,24 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 }
 
 func TestIsSameOutput(t *testing.T) {
-	r, w, err := os.Pipe()
+	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
-	defer w.Close()
+	defer reader.Close()
+	defer writer.Close()
 	discard := writerFunc(io.Discard.Write)
-	text := new(bytes.Buffer)
-	other := new(bytes.Buffer)
+	bufferA := new(bytes.Buffer)
+	bufferB := new(bytes.Buffer)
 	for name, c := range map[string]struct {
 		a, b io.Writer
 		want bool
 	}{
-		"one file":     {a: w, b: w, want: true},
-		"two files":    {a: w, b: os.Stderr, want: false},
+		"one file":     {a: writer, b: writer, want: true},
+		"two files":    {a: writer, b: os.Stderr, want: false},
 		"one function": {a: discard, b: discard, want: false}, // Go cannot compare functions.
-		"one buffer":   {a: text, b: text, want: true},
-		"two buffers":  {a: text, b: other, want: false},
+		"one buffer":   {a: bufferA, b: bufferA, want: true},
+		"two buffers":  {a: bufferA, b: bufferB, want: false},
 	} {
 		if got := isSameOutput(c.a, c.b); got != c.want {
 			t.Errorf("isSameOutput of %s = %t, want %t", name, got, c.want)

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// maxOutputWait limits the wait for the end of output after a process has exited. A daemon that it
-// started may keep the pipe open forever.
+// maxOutputWait limits the wait for the end of output after a rank has exited. A daemon that
+// a rank has started may keep the pipe open forever.
 const maxOutputWait = 2 * time.Second
 
-// rank is a process of the job. It leads a process group, which its child processes inherit. The
-// launcher signals whole groups.
+// rank is a process of the job, and leads a process group. The launcher signals the whole group,
+// because child processes, such as data loaders, belong to it.
 type rank struct {
 	// These fields do not change after start.
 	number         int // from 0
@@ -27,14 +27,16 @@ type rank struct {
 	isReaped bool // set before the kernel can reuse the process ID; guarded by mu
 }
 
-// start starts the process and copies stdin, if not nil, to it. The caller must have called
-// runtime.LockOSThread, because the kernel kills the process when this thread exits.
+// start starts the process with stdin, or with an empty input if stdin is nil. The caller must have
+// called runtime.LockOSThread, because the kernel kills the process when the calling thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout = r.stdout
 	r.cmd.Stderr = r.stderr
 	r.cmd.WaitDelay = maxOutputWait
-	// Setpgid creates the process group. Pdeathsig is sent when the parent thread exits.
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setpgid:   true,            // creates the process group
+		Pdeathsig: syscall.SIGKILL, // when the parent thread exits
+	}
 	var stdinPipe io.WriteCloser
 	if stdin != nil {
 		var err error
@@ -49,17 +51,18 @@ func (r *rank) start(stdin io.Reader) error {
 	}
 
 	if stdinPipe != nil {
-		// This goroutine leaks if a read from stdin never returns.
-		go func() {
-			_, _ = io.Copy(stdinPipe, stdin) // fails if the process does not read all of stdin
-			_ = stdinPipe.Close()            // fails if Wait has closed the pipe
-		}()
+		go copyInput(stdinPipe, stdin) // leaks if a read from stdin never returns
 	}
 
 	return nil
 }
 
-// signal signals the process group. It has no effect after the process was reaped.
+func copyInput(stdinPipe io.WriteCloser, stdin io.Reader) {
+	_, _ = io.Copy(stdinPipe, stdin) // fails if the process does not read all of stdin
+	_ = stdinPipe.Close()            // fails if Wait has closed the pipe
+}
+
+// signal sends a signal to the process group, unless the process was reaped.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,15 +72,14 @@ func (r *rank) signal(s syscall.Signal) {
 	}
 }
 
-// cleanUp handles the exit of the process. It kills the rest of the group, reaps the process, and
-// waits up to maxOutputWait for the end of output. exitIndex orders the exits of all ranks.
+// cleanUp kills the process group, reaps the process, and waits up to maxOutputWait for the end of
+// output. exitIndex is stored in the Exit.
 func (r *rank) cleanUp(exitIndex int) Exit {
-	r.signal(syscall.SIGKILL) // before the kernel can reuse the ID of the group
+	r.signal(syscall.SIGKILL) // before Wait, after which the kernel can reuse the group's ID
 	r.mu.Lock()
 	r.isReaped = true
 	r.mu.Unlock()
-	// describeExit reports the exit code, and the sinks report output errors.
-	_ = r.cmd.Wait()
+	_ = r.cmd.Wait() // describeExit reports the exit code, and the sinks report output errors.
 	r.stdout.flush()
 	r.stderr.flush()
 	e := r.describeExit()
@@ -88,16 +90,24 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 // describe returns a text such as "rank 1, process 7, stopped" for messages.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The format is "PID (NAME) STATE ...". NAME may contain parentheses.
-	nameEnd := bytes.LastIndexByte(stat, ')')
-	const stoppedState = " T"
-	isStopped := err == nil && bytes.HasPrefix(stat[nameEnd+1:], []byte(stoppedState))
-	if isStopped {
+	if isStopped(pid) {
 		return fmt.Sprintf("rank %d, process %d, stopped", r.number, pid)
 	}
 
 	return fmt.Sprintf("rank %d, process %d", r.number, pid)
+}
+
+// isStopped reports whether a process was stopped, for example by SIGSTOP.
+func isStopped(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+
+	// The format is "PID (NAME) STATE ...". NAME may contain parentheses.
+	nameEnd := bytes.LastIndexByte(stat, ')')
+	afterName := stat[nameEnd+1:]
+	return bytes.HasPrefix(afterName, []byte(" T"))
 }
 
 // describeExit returns the Exit of a reaped process, without its exitIndex.

@@ -60,7 +60,7 @@ const limitAdvice = "raise the limit of open files (ulimit -n)"
 func (j *job) reportAcceptError(err error) {
 	message := fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
 		"ranks: %v: %s\n", err, limitAdvice)
-	j.stderr.write(message)
+	j.stderr.writeMessage(message)
 }
 
 // job holds the state of a call of Run.
@@ -81,10 +81,10 @@ type job struct {
 func newJob(s *Spec, store *rendezvous.Server) *job {
 	sinkErrors := make(chan error, 2) // A sink sends at most one error, so it never waits.
 	delay := cmp.Or(s.lineDelay, unterminatedDelay)
-	stdout := &sink{mu: &sync.Mutex{}, delay: delay, errors: sinkErrors, w: s.Stdout}
+	stdout := &sink{mu: &sync.Mutex{}, delay: delay, errors: sinkErrors, destination: s.Stdout}
 	stderr := stdout
 	if !isSameOutput(s.Stdout, s.Stderr) {
-		stderr = &sink{mu: stdout.mu, delay: delay, errors: sinkErrors, w: s.Stderr}
+		stderr = &sink{mu: stdout.mu, delay: delay, errors: sinkErrors, destination: s.Stderr}
 	}
 
 	return &job{
@@ -235,7 +235,7 @@ func (j *job) reap(watcher *exitWatcher) {
 	})
 	if err != nil {
 		// Only a corrupt descriptor table causes this error. Kill the ranks that are still running.
-		for number := range watcher.watched {
+		for number := range watcher.pidfds {
 			go cleanUp(number, exitIndex+1)
 		}
 	}
@@ -286,7 +286,7 @@ func (j *job) carryOut(o order, timer *time.Timer) {
 
 	if o.message != "" {
 		line := "symmem: " + o.message + " (" + j.runningRanks() + ")\n"
-		j.stderr.write([]byte(line))
+		j.stderr.writeMessage([]byte(line))
 	}
 
 	if o.signal == 0 {

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// supervisor decides when the processes of a job, called ranks, get which signals. It does no I/O:
-// its methods handle events, and return orders for Run to execute.
+// supervisor decides which signals the processes of a job, called ranks, get. It does no I/O. Run
+// passes each event, such as the exit of a rank, to a method, and carries out the returned order.
 type supervisor struct {
 	phase       phase
-	gracePeriod time.Duration // from the first failure to SIGTERM; none if <= 0
-	termWait    time.Duration // from SIGTERM to SIGKILL; if <= 0, SIGKILL replaces SIGTERM
-	killDelay   time.Duration // from a SIGTERM for the launcher to SIGKILL; if <= 0, no SIGKILL
+	gracePeriod time.Duration // from the first failure to SIGTERM; if <= 0, no wait
+	termWait    time.Duration // from SIGTERM to SIGKILL; if <= 0, only SIGKILL is sent
+	killDelay   time.Duration // from the launcher's SIGTERM to SIGKILL; if <= 0, no SIGKILL
 
 	runningCount   int
 	interruptCount int            // SIGINTs that the launcher received
@@ -22,8 +22,8 @@ type supervisor struct {
 	firstFailed    int            // rank that failed first, or -1
 }
 
-// announceDelay is the time from a failure to the message about running ranks, which usually exit
-// sooner.
+// announceDelay is the time from a failure to the message that announces SIGTERM. Usually, all
+// ranks exit sooner.
 const announceDelay = 2 * time.Second
 
 // phase is a phase of a job. A job can skip phases, but does not return to an earlier one.
@@ -31,18 +31,18 @@ type phase int
 
 const (
 	phaseRunning     phase = iota // no rank has failed
-	phaseGrace                    // a rank has failed, and the others may report what they know
-	phaseAnnounced                // a message has announced SIGTERM, and the grace period continues
-	phaseTerminating              // SIGTERM was sent
+	phaseGrace                    // a rank has failed, and the others may report the failure
+	phaseAnnounced                // SIGTERM was announced; the grace period continues
+	phaseTerminating              // SIGTERM was sent, and SIGKILL follows
 	phaseKilling                  // SIGKILL was sent
 	phaseDone                     // all ranks have exited
 )
 
-// order is what Run does next. The zero value means nothing.
+// order describes actions of Run. The zero order is no action.
 type order struct {
-	signal  syscall.Signal // to the running ranks, or 0
-	wait    time.Duration  // until handleTimeout; 0 continues an earlier wait
-	message string         // for the user, or ""
+	signal  syscall.Signal // signal to send to the running ranks, or 0
+	wait    time.Duration  // new time until handleTimeout, or 0 to leave the timer unchanged
+	message string         // to print, or ""
 }
 
 func newSupervisor(s *Spec) *supervisor {
@@ -66,15 +66,14 @@ func (s *supervisor) handleExit(e Exit) order {
 		return order{}
 	}
 
-	hasFailed := e.Code != 0
-	if hasFailed && s.phase == phaseRunning {
+	isFirstFailure := e.Code != 0 && s.phase == phaseRunning
+	if isFirstFailure {
 		return s.startGracePeriod()
 	}
 
 	return order{}
 }
 
-// recordExit uses exitIndex to find the first failure, because exits may be recorded out of order.
 func (s *supervisor) recordExit(e Exit) {
 	s.exits[e.Rank] = e
 	s.hasExited[e.Rank] = true
@@ -83,8 +82,9 @@ func (s *supervisor) recordExit(e Exit) {
 		return
 	}
 
-	isFirst := s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex
-	if isFirst {
+	// Exits may be recorded in another order than that of exitIndex.
+	failedFirst := s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex
+	if failedFirst {
 		s.firstFailed = e.Rank
 	}
 }
@@ -98,14 +98,15 @@ func (s *supervisor) startGracePeriod() order {
 	return order{wait: min(s.gracePeriod, announceDelay)}
 }
 
-// announceRunning announces SIGTERM for the running ranks at the end of the grace period.
-func (s *supervisor) announceRunning() order {
+// announceSIGTERM tells the user when the running ranks will get SIGTERM.
+func (s *supervisor) announceSIGTERM() order {
 	s.phase = phaseAnnounced
-	rest := s.gracePeriod - announceDelay
+	restOfGracePeriod := s.gracePeriod - announceDelay
+	timeToSIGKILL := max(s.termWait, 0)
 	message := fmt.Sprintf(
 		"%v; other ranks are still running: they get SIGTERM in %v and SIGKILL %v later",
-		s.exits[s.firstFailed], rest, max(s.termWait, 0))
-	return order{wait: rest, message: message}
+		s.exits[s.firstFailed], restOfGracePeriod, timeToSIGKILL)
+	return order{wait: restOfGracePeriod, message: message}
 }
 
 // handleTimeout starts the next phase after the wait of an order.
@@ -113,14 +114,14 @@ func (s *supervisor) handleTimeout() order {
 	switch s.phase {
 	case phaseGrace:
 		if s.gracePeriod > announceDelay {
-			return s.announceRunning()
+			return s.announceSIGTERM()
 		}
 
 		return s.terminate()
 	case phaseAnnounced:
 		return s.terminate()
 	case phaseTerminating:
-		return s.killRemaining()
+		return s.killWithMessage()
 	case phaseRunning, phaseKilling, phaseDone: // no wait ends in these phases
 	}
 
@@ -129,7 +130,7 @@ func (s *supervisor) handleTimeout() order {
 
 func (s *supervisor) terminate() order {
 	if s.termWait <= 0 {
-		return s.killRemaining()
+		return s.killWithMessage()
 	}
 
 	s.phase = phaseTerminating
@@ -140,15 +141,15 @@ func (s *supervisor) terminate() order {
 	}
 }
 
-func (s *supervisor) killRemaining() order {
+func (s *supervisor) killWithMessage() order {
 	o := s.kill()
 	o.message = "sending SIGKILL to the remaining ranks"
 	return o
 }
 
-// handleSignal forwards a signal that the launcher received. A second SIGINT kills the ranks. After
-// SIGTERM, they have killDelay to exit. SIGPIPE becomes SIGTERM, because the ranks would not notice
-// that the launcher's output was closed.
+// handleSignal forwards a signal that the launcher received to the ranks, with three exceptions:
+// SIGPIPE becomes SIGTERM, because the ranks do not notice that the launcher's output was closed.
+// A second SIGINT becomes SIGKILL. SIGTERM also starts killDelay.
 func (s *supervisor) handleSignal(received syscall.Signal) order {
 	if s.firstSignal == 0 {
 		s.firstSignal = received
@@ -168,14 +169,14 @@ func (s *supervisor) handleSignal(received syscall.Signal) order {
 		return s.kill()
 	}
 
-	isTerminating := s.phase >= phaseTerminating
-	startsKillDelay := received == syscall.SIGTERM && !isTerminating && s.killDelay > 0
-	if startsKillDelay {
+	o := order{signal: received}
+	startsTermination := received == syscall.SIGTERM && s.phase < phaseTerminating
+	if startsTermination && s.killDelay > 0 {
 		s.phase = phaseTerminating
-		return order{signal: received, wait: s.killDelay}
+		o.wait = s.killDelay
 	}
 
-	return order{signal: received}
+	return o
 }
 
 // kill orders SIGKILL, unless all ranks have exited.
@@ -188,7 +189,7 @@ func (s *supervisor) kill() order {
 	return order{signal: syscall.SIGKILL}
 }
 
-// result takes the exit code from the rank that failed first.
+// result returns a Result whose Code is that of the first rank that failed, or 0.
 func (s *supervisor) result() Result {
 	r := Result{Exits: s.exits, FirstFailed: s.firstFailed, Signal: s.firstSignal}
 	if s.firstFailed >= 0 {

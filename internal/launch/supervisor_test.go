@@ -237,7 +237,8 @@ func TestLinesKeepAllOutput(t *testing.T) {
 	ends := rapid.SampledFrom([]string{"", "\n", "\n\n", "\r\nx"})
 	rapid.Check(t, func(t *rapid.T) {
 		var out strings.Builder
-		l := &lineWriter{sink: &sink{mu: &sync.Mutex{}, delay: testTimeout, w: &out}, prefix: "> "}
+		s := &sink{mu: &sync.Mutex{}, delay: testTimeout, destination: &out}
+		l := &lineWriter{sink: s, prefix: "> "}
 		text := "" // all parts
 		for range rapid.IntRange(0, 4).Draw(t, "parts") {
 			length := lengths.Draw(t, "length")
