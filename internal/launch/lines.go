@@ -32,7 +32,7 @@ type sink struct {
 	unfinishedWriter *lineWriter // has written a line without a newline; or nil
 }
 
-// writeMessage writes a line of the launcher, which is not output of a rank.
+// writeMessage writes a line of the launcher itself.
 func (s *sink) writeMessage(line []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +61,8 @@ func (s *sink) writeLocked(b []byte) {
 }
 
 // endUnfinishedLineLocked prepares for a write of nextText by next. If another lineWriter has left
-// a line unfinished, it writes a newline first, so that the lines do not mix. It does not if both
-// are progress bars, the second of which overwrites the first. nextText must not be empty.
+// a line unfinished, it writes a newline first, unless nextText overwrites a progress bar. nextText
+// must not be empty.
 func (s *sink) endUnfinishedLineLocked(next *lineWriter, nextText []byte) {
 	last := s.unfinishedWriter
 	if last == nil || last == next {

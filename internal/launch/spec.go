@@ -59,7 +59,7 @@ var (
 	ErrNoCommand = errors.New("no command to start")
 )
 
-// complete checks s and returns the path of the program. It sets the defaults, except those of RunID
+// complete checks s and returns the path of the program. It sets defaults, except those of RunID
 // and Signals.
 func (s *Spec) complete() (path string, err error) {
 	if s.Ranks < 1 || s.Ranks > maxRanks {

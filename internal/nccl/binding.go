@@ -2,27 +2,32 @@ package nccl
 
 import "symmem/internal/dl"
 
-// binding calls the C functions of a loaded NCCL. A function such as allReduce is an index into
-// symbols, and into table, which has the names.
+// binding calls the C functions of a loaded NCCL. A value of type function, such as allReduce, is
+// an index into symbols and into the package's table of function names.
 type binding struct {
-	library    *dl.Library
-	symbols    []dl.Symbol // addresses, or 0 for functions that the library lacks
-	version    int
-	stepBefore dl.Step // if set, runs on the same thread before each call that returns a Result
+	library *dl.Library
+	symbols []dl.Symbol // address of each function; 0 if the library lacks it
+	version int         // such as 22809 for NCCL 2.28.9
+	// stepBefore runs on the same thread before each call that returns a Result. The zero Step does
+	// nothing.
+	stepBefore dl.Step
 }
 
 // Version returns the version as a number, such as 22809, and as text, such as "2.28.9".
 func (b *binding) Version() (code int, text string) { return b.version, VersionText(b.version) }
 
-// Path returns the path of the library's file.
+// Path returns the path of the loaded file.
 func (b *binding) Path() string { return b.library.Path() }
 
-// checkAvailable returns an error if the library lacks f or is older than the first version with f.
+// checkAvailable returns a VersionError if the library lacks f or is older than the first version
+// with a usable f.
 func (b *binding) checkAvailable(f function) error {
 	minVersion := table[f].since
 	isMissing := b.symbols[f] == 0
 	if isMissing || b.version < minVersion {
-		return &VersionError{table[f].name, minVersion, b.version, b.Path()}
+		return &VersionError{
+			Call: table[f].name, Need: minVersion, Have: b.version, Path: b.Path(),
+		}
 	}
 
 	return nil
@@ -45,17 +50,19 @@ func (b *binding) call(f function, args ...uintptr) error {
 	return b.callError(f, status, isCalled)
 }
 
-// prepare takes all arguments except the last, a stream, which Invocation.On adds.
+// prepare prepares a call whose last argument is a stream. args lacks the stream, which
+// Invocation.On adds.
 func (b *binding) prepare(f function, args ...uintptr) Invocation {
 	i := Invocation{binding: b, function: f, streamIndex: len(args)}
 	if symbol := b.symbols[f]; symbol != 0 {
-		i.invocation = symbol.Prepare(&b.stepBefore, args...)
+		i.cCall = symbol.Prepare(&b.stepBefore, args...)
 	}
 
 	return i
 }
 
-// callError returns the error for a Result or, if stepBefore has failed, for its status.
+// callError returns the error of a call that did not succeed. If isCalled is false, stepBefore has
+// failed with the status, and f was not called.
 func (b *binding) callError(f function, status int32, isCalled bool) error {
 	if !isCalled {
 		return b.stepBefore.NewError(status)
@@ -65,7 +72,9 @@ func (b *binding) callError(f function, status int32, isCalled bool) error {
 }
 
 func (b *binding) newError(f function, result Result) error {
-	return &Error{table[f].name, result, b.ErrorString(result), b.LastError()}
+	return &Error{
+		Call: table[f].name, Code: result, Text: b.ErrorString(result), Last: b.LastError(),
+	}
 }
 
 // ErrorString describes a result. Any thread can call it.
@@ -85,6 +94,6 @@ func (b *binding) LastError() string {
 		return ""
 	}
 
-	const ignored = 0 // a communicator
-	return dl.GoString(symbol.Call(ignored))
+	const comm = 0 // NCCL ignores this argument.
+	return dl.GoString(symbol.Call(comm))
 }

@@ -14,8 +14,8 @@ import (
 type Invocation struct {
 	binding     *binding
 	function    function
-	streamIndex int           // index of the stream in the arguments
-	invocation  dl.Invocation // zero if the library lacks the function
+	streamIndex int           // position of the stream among the C arguments
+	cCall       dl.Invocation // zero if the library lacks the function
 }
 
 // Prepared reports whether i is not the zero value.
@@ -23,13 +23,13 @@ func (i *Invocation) Prepared() bool { return i.binding != nil }
 
 // On queues the call on a stream.
 func (i *Invocation) On(stream cuda.Stream) error {
-	isMissing := !i.invocation.IsSet()
+	isMissing := !i.cCall.IsSet()
 	if isMissing {
 		return i.binding.checkAvailable(i.function)
 	}
 
-	i.invocation.Set(i.streamIndex, uintptr(stream))
-	status, isCalled := i.invocation.Call()
+	i.cCall.Set(i.streamIndex, uintptr(stream))
+	status, isCalled := i.cCall.Call()
 	isSuccess := isCalled && Result(status) == Success
 	if isSuccess {
 		return nil
@@ -38,7 +38,8 @@ func (i *Invocation) On(stream cuda.Stream) error {
 	return i.binding.callError(i.function, status, isCalled)
 }
 
-// AllReduce reduces count elements of all ranks into recvAddress, which may equal sendAddress.
+// AllReduce reduces the count elements of each rank to count elements at every rank's recvAddress,
+// which may equal sendAddress.
 func (l *Library) AllReduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -46,16 +47,16 @@ func (l *Library) AllReduce(
 		uintptr(comm))
 }
 
-// AllGather concatenates count elements of each rank at recvAddress. The input can be this rank's
-// part of the output.
+// AllGather concatenates the count elements of each rank, in rank order, at every rank's
+// recvAddress. sendAddress may be the place of this rank's elements in the output.
 func (l *Library) AllGather(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(allGather, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// ReduceScatter reduces count elements for each rank. The output can be this rank's part of the
-// input.
+// ReduceScatter reduces count elements for each rank, from inputs with count elements per rank.
+// recvAddress may be the place of this rank's elements in the input.
 func (l *Library) ReduceScatter(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -71,7 +72,7 @@ func (l *Library) Broadcast(
 		uintptr(comm))
 }
 
-// Reduce reduces count elements of all ranks into the root's recvAddress.
+// Reduce reduces the count elements of each rank to count elements at the root's recvAddress.
 func (l *Library) Reduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, root int, comm Comm,
 ) Invocation {
@@ -79,23 +80,23 @@ func (l *Library) Reduce(
 		uintptr(root), uintptr(comm))
 }
 
-// AlltoAll exchanges count elements with each rank. The addresses must differ. It requires NCCL
-// 2.28.3.
+// AlltoAll exchanges count elements with each rank. sendAddress and recvAddress must differ. NCCL
+// before 2.28.3 lacks the function.
 func (l *Library) AlltoAll(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(alltoAll, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// Send sends count elements to a peer's Recv with the same count and type. Sends and Recvs that
-// depend on each other must be in one group (see GroupStart).
+// Send sends count elements to a peer, which must call Recv with the same count and type. Sends and
+// Recvs that depend on each other must be in one group (see GroupStart).
 func (l *Library) Send(
 	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {
 	return l.prepare(send, address, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
 }
 
-// Recv receives count elements from a peer's Send with the same count and type.
+// Recv receives count elements from a peer, which must call Send with the same count and type.
 func (l *Library) Recv(
 	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// load returns a fake library, whose functions record their calls. SetOutput(1, data) lets them
-// store data where argument 1 points. The first argument is argument 0.
+// The tests of this file call a fake library, whose functions record their calls. After
+// recorder.SetOutput(1, data), they store data through their second argument, a pointer.
 
 // allVersion is NCCL 2.28.9, which supports windows and ncclAlltoAll.
 const allVersion = "22809"
@@ -17,10 +17,10 @@ func word64(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 func word32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 func TestCommunicatorProperties(t *testing.T) {
-	const want = 7 // arbitrary
+	const want = 7 // arbitrary value of all properties
 	library, recorder := load(t, allVersion, declarations+newerDeclarations)
 	recorder.SetOutput(1, word32(want))
-	for name, property := range map[string]func(Comm) (int, error){ // by C function
+	for name, property := range map[string]func(Comm) (int, error){ // by name of the C function
 		"ncclCommCount":    library.Count,
 		"ncclCommCuDevice": library.Device,
 		"ncclCommUserRank": library.UserRank,
@@ -54,29 +54,35 @@ func TestUniqueIDReturnsAllBytes(t *testing.T) {
 func TestCommInitRankPassesID(t *testing.T) {
 	library, recorder := load(t, allVersion, declarations+newerDeclarations)
 	id := UniqueID{0: 1, 127: 2} // nonzero at both ends
-	// ncclCommInitRankScalable has the arguments newcomm, nranks, myrank, nId, commIds and config.
-	recorder.SetOutput(0, word64(comm))
-	const idIndex = 4
-	recorder.RecordMemory(idIndex, len(id))
-	const ranks, rank, idCount, noConfig = 8, 3, 1, 0
+	const (                      // positions of the arguments of ncclCommInitRankScalable
+		newcomm = iota
+		nranks
+		myrank
+		nID
+		commIDs
+		config
+	)
+	recorder.SetOutput(newcomm, word64(comm))
+	recorder.RecordMemory(commIDs, len(id))
+	const ranks, rank = 8, 3 // arbitrary
 	handle, err := library.CommInitRank(ranks, rank, id)
 	got := recorder.LastCall()
 	if handle != comm || err != nil || got.Name != "ncclCommInitRankScalable" {
 		t.Fatalf("CommInitRank = %#x, %v from %s; want %#x", handle, err, got.Name, comm)
 	}
 
-	for index, want := range map[int]int64{1: ranks, 2: rank, 3: idCount, 5: noConfig} {
+	for index, want := range map[int]int64{nranks: ranks, myrank: rank, nID: 1, config: 0} {
 		if got.Args[index] != want {
 			t.Errorf("CommInitRank passed %d as argument %d, want %d", got.Args[index], index, want)
 		}
 	}
 
-	if gotID := UniqueID(got.Memory[idIndex][:len(id)]); gotID != id {
+	if gotID := UniqueID(got.Memory[commIDs][:len(id)]); gotID != id {
 		t.Errorf("CommInitRank passed ID %v, want %v", gotID, id)
 	}
 }
 
-// ncclCommInitRankScalable returns ncclInProgress, whereas ncclCommGetAsyncError stores it.
+// CommInitRank gets the error as a return value of NCCL, and AsyncError gets it through a pointer.
 func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	const inProgress = 7 // ncclInProgress
 	library, recorder := load(t, allVersion, declarations+newerDeclarations)
@@ -93,12 +99,12 @@ func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	}
 }
 
-// NCCL stores window 0 for a communicator without windows. WindowDeregister must ignore it.
+// NCCL stores window 0 for a communicator without windows, and WindowDeregister ignores window 0.
 func TestWindowRegisterReturnsHandle(t *testing.T) {
 	library, recorder := load(t, allVersion, declarations+newerDeclarations)
 	const symmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 	for _, handle := range []uint64{otherAddress, 0} {
-		// ncclCommWindowRegister has the arguments comm, buff, size, win and winFlags.
+		// Argument 3 of ncclCommWindowRegister(comm, buff, size, win, winFlags) is an output.
 		recorder.SetOutput(3, word64(handle))
 		window, err := library.WindowRegister(comm, address, bigCount)
 		if uint64(window) != handle || err != nil {

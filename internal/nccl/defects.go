@@ -5,13 +5,13 @@ import (
 	"math"
 )
 
-// Defect describes a known defect of some NCCL versions. Versions are numbers as ncclGetVersion
-// returns them: 22703 is 2.27.3.
+// Defect describes a known defect of some NCCL versions. A version is a number from ncclGetVersion,
+// such as 22703 for 2.27.3.
 type Defect struct {
 	Since      int    // first affected version, or 0
 	FixedIn    int    // first version without the defect, or Unfixed
-	Major      int    // lowest major compute capability of affected GPUs, or 0
-	Effect     string // on users of NCCL
+	Major      int    // lowest affected compute capability, such as 9 for 9.0; 0 for all GPUs
+	Effect     string // what users of NCCL notice
 	Workaround string // how symmem avoids the effect
 	Source     string // evidence of the defect
 }
@@ -40,11 +40,12 @@ func (d *Defect) Versions() string {
 // Unfixed is the FixedIn of a defect that the newest known version still has.
 const Unfixed = math.MaxInt
 
-// The known defects that matter to symmem. Comments explain the mistakes in NCCL. Window kernels
-// access memory that all ranks have registered; symmem's plain path uses the other kernels.
+// These are the known defects that matter to symmem. Comments explain the mistakes in NCCL. Window
+// kernels access memory that all ranks have registered. The plain path of symmem uses NCCL's other
+// kernels.
 var (
-	// ShiftedLoads happens because loadPack, which loads several elements at once, shifts data from
-	// beyond them into the last word.
+	// ShiftedLoads: loadPack loads several elements at once, and shifts data from beyond the input
+	// into the last word.
 	ShiftedLoads = &Defect{
 		Since: 22703, FixedIn: 23003,
 		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
@@ -52,8 +53,8 @@ var (
 		Workaround: "symmem uses the plain path for them",
 		Source:     "the contract suite on 4 H200, and loadPack in the sources",
 	}
-	// RASOverflow happens because rasCollCommsInit sizes a buffer for the ranks whose communicators
-	// are complete, but writes all ranks of these communicators.
+	// RASOverflow: rasCollCommsInit sizes a buffer for the ranks whose communicators are complete, but
+	// writes all ranks of these communicators.
 	RASOverflow = &Defect{
 		Since: 22703, FixedIn: 22902,
 		Effect: "a query of NCCL's RAS subsystem, even one from ncclras or another job, can corrupt " +
@@ -67,15 +68,15 @@ var (
 		Workaround: "symmem uses the plain path between machines",
 		Source:     "the sources; later versions return a NULL window",
 	}
-	// AverageWithoutKernel happens because NCCL looks for a window kernel under one condition, and
-	// selects it under another.
+	// AverageWithoutKernel: NCCL checks one condition to look for a window kernel, and a different
+	// condition to select the kernel.
 	AverageWithoutKernel = &Defect{
 		Since: 23003, FixedIn: 23008,
 		Effect:     "AllReduce with avg does not use window kernels",
 		Workaround: "symmem uses the plain path for it, in all versions",
 		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
-	// SkippedTail is a rounding error: see MultipliedCount.
+	// SkippedTail: NCCL rounds the number of elements per block down. MultipliedCount has an example.
 	SkippedTail = &Defect{
 		FixedIn: 22907,
 		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
@@ -83,8 +84,8 @@ var (
 		Workaround: "symmem uses a second call for them",
 		Source:     "the contract suite on 2 H200, and oneRankReduce in the sources",
 	}
-	// CapturesInvalidated happens because a thread of NCCL calls cudaFreeHost without switching to
-	// relaxed mode (cudaThreadExchangeStreamCaptureMode).
+	// CapturesInvalidated: a thread of NCCL calls cudaFreeHost without switching to relaxed mode
+	// (cudaThreadExchangeStreamCaptureMode).
 	CapturesInvalidated = &Defect{
 		FixedIn: Unfixed,
 		Effect: "freeing a communicator that spans machines invalidates captures in global mode " +
@@ -94,8 +95,8 @@ var (
 		Source: "verify --for on 4 H200 with 2.28.9, 2.30.7 and 2.32.3, and ncclCudaHostFree in the " +
 			"sources",
 	}
-	// LostByAbort happens because an abort ends the network thread, which may still have data of the
-	// finished kernel to send.
+	// LostByAbort: an abort ends the network thread, which may not yet have sent all data of a
+	// finished kernel.
 	LostByAbort = &Defect{
 		FixedIn: Unfixed,
 		Effect: "aborting a communicator that spans machines after its last collective can make that " +
@@ -103,8 +104,8 @@ var (
 		Workaround: "symmem uses CommDestroy instead if its group was closed without a fault",
 		Source:     "TestFirstCallsAreCapturedBetweenMachines on 4 H200 with 2.30.7, and the sources",
 	}
-	// OldMapping happens because NCCL's record of an address range outlives the graph that registered
-	// the range. The next capture at these addresses finds the record.
+	// OldMapping: NCCL's record of an address range outlives the graph that registered the range. The
+	// next capture that uses these addresses finds the old record.
 	OldMapping = &Defect{
 		FixedIn: Unfixed,
 		Effect: "the memory of a graph's plain calls stays mapped on other ranks for up to ten groups " +
@@ -121,8 +122,8 @@ var (
 			"given up after the group's timeout, and remains until the process ends, as does a thread",
 		Source: "TestKillsOnAGPU on 4 H100 as two machines",
 	}
-	// EarlyStart is a missing griddepcontrol.wait. Without it, kernels launched with programmatic
-	// stream serialization do not wait for earlier work in the stream.
+	// EarlyStart: a griddepcontrol.wait instruction is missing. Without this instruction, a kernel
+	// launched with programmatic stream serialization does not wait for earlier work in the stream.
 	EarlyStart = &Defect{
 		Since: 22803, FixedIn: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +
@@ -147,14 +148,14 @@ var Defects = []*Defect{
 	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// MultipliedCount returns how many of count elements a reduction with SkippedTail writes. For
-// example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads. It gives 4,000
-// elements to each block, and skips the last 3.
+// MultipliedCount returns the number of elements that a reduction of count elements writes despite
+// SkippedTail. For example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads.
+// Each block writes 4,000 elements, so the last 3 are skipped.
 func MultipliedCount(count, elementBytes int64) int64 {
 	// These constants are from NCCL's oneRankReduce.
 	const (
 		bytesPerBlock = 16 << 10
-		packBytes     = 16 // read at once by a thread
+		bytesPerPack  = 16 // A thread reads a pack at once.
 		maxBlocks     = 32
 	)
 	if count == 0 {
@@ -162,10 +163,11 @@ func MultipliedCount(count, elementBytes int64) int64 {
 	}
 
 	blocks := min(divideRoundingUp(count*elementBytes, bytesPerBlock), maxBlocks)
-	packLength := packBytes / elementBytes // in elements
-	countPerBlock := count / blocks        // rounded down, which is the defect
-	packsPerBlock := divideRoundingUp(countPerBlock, packLength)
-	return min(count, blocks*packsPerBlock*packLength)
+	elementsPerBlock := count / blocks // The defect: NCCL should round up.
+	elementsPerPack := bytesPerPack / elementBytes
+	packsPerBlock := divideRoundingUp(elementsPerBlock, elementsPerPack)
+	writtenPerBlock := packsPerBlock * elementsPerPack
+	return min(count, blocks*writtenPerBlock)
 }
 
 func divideRoundingUp(a, b int64) int64 { return (a + b - 1) / b }

@@ -8,10 +8,11 @@ import (
 )
 
 func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
+	const futureVersion = 99999
 	for _, c := range []struct {
 		defect  *Defect
 		version int // 22803 is NCCL 2.28.3
-		major   int // compute capability, such as 9 for an H200
+		major   int // major compute capability, such as 9 for an H200
 		want    bool
 	}{
 		{defect: EarlyStart, version: 22802, major: 9, want: false},
@@ -23,7 +24,7 @@ func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 		{defect: ShiftedLoads, version: 23003, major: 9, want: false},
 		{defect: AverageWithoutKernel, version: 23007, major: 9, want: true},
 		{defect: AverageWithoutKernel, version: 23008, major: 9, want: false},
-		{defect: LostByAbort, version: 99999, major: 9, want: true},
+		{defect: LostByAbort, version: futureVersion, major: 9, want: true},
 		{defect: KeptByAbort, version: 22703, major: 8, want: true},
 		{defect: KeptByAbort, version: 22907, major: 9, want: false},
 	} {
@@ -34,22 +35,23 @@ func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 	}
 }
 
-// NCCL versions with the defect SkippedTail process only the first elements of some reductions.
+// NCCL versions with SkippedTail write only the first elements of some reductions. They divide the
+// elements among at most 32 blocks of threads, and round each part to 16 bytes.
 func TestMultipliedCount(t *testing.T) {
 	for _, c := range []struct {
 		count        int64
 		elementBytes int64
-		want         int64 // number of processed elements
+		want         int64 // number of written elements
 	}{
 		{count: 0, elementBytes: 4, want: 0},
 		{count: 1, elementBytes: 4, want: 1},
-		{count: 4096, elementBytes: 4, want: 4096},
-		{count: 4097, elementBytes: 4, want: 4096},
-		{count: 4098, elementBytes: 4, want: 4098},
-		{count: 70001, elementBytes: 4, want: 69984},
-		{count: 1 << 20, elementBytes: 2, want: 1 << 20},
-		{count: 1<<20 + 5, elementBytes: 8, want: 1 << 20},
-		{count: 1<<20 + 31, elementBytes: 1, want: 1 << 20},
+		{count: 4096, elementBytes: 4, want: 4096},          // one block
+		{count: 4097, elementBytes: 4, want: 4096},          // two blocks of 2048
+		{count: 4098, elementBytes: 4, want: 4098},          // two blocks of 2049, rounded to 2052
+		{count: 70001, elementBytes: 4, want: 69984},        // 18 blocks of 3888
+		{count: 1 << 20, elementBytes: 2, want: 1 << 20},    // no remainder
+		{count: 1<<20 + 5, elementBytes: 8, want: 1 << 20},  // 32 blocks, remainder 5
+		{count: 1<<20 + 31, elementBytes: 1, want: 1 << 20}, // 32 blocks, largest remainder
 	} {
 		if got := MultipliedCount(c.count, c.elementBytes); got != c.want {
 			t.Errorf("MultipliedCount(%d, %d) = %d, want %d", c.count, c.elementBytes, got, c.want)

@@ -17,14 +17,14 @@ const PathVariable = "SYMMEM_NCCL"
 
 const soname = "libnccl.so.2"
 
-// Load opens the first copy of NCCL that can be opened, in this order:
+// Load opens the first of these copies of NCCL that can be opened:
 //
 //  1. the copy that the process has loaded
 //  2. $SYMMEM_NCCL; if it is set, Load stops here
 //  3. the copies in the Python environment: $VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH
 //  4. the copy that the system's loader finds
 //
-// If there is none, the error matches ErrNoLibrary and lists all attempts.
+// If no copy can be opened, the error matches ErrNoLibrary and lists all attempts.
 func Load() (*Library, error) {
 	prefixes := pythonPrefixes(os.Getenv)
 	return open(locations(os.Getenv, prefixes))
@@ -32,16 +32,17 @@ func Load() (*Library, error) {
 
 // location is a place where Load looks for NCCL.
 type location struct {
-	origin       string // for errors and Library.Origin
-	mustBeLoaded bool   // open only files that this process has already loaded
-	paths        []string
+	origin string // for errors and Library.Origin
+	// onlyLoaded limits the location to libraries that this process has already loaded.
+	onlyLoaded bool
+	paths      []string
 }
 
-// locations returns the locations in the order of Load. A set SYMMEM_NCCL excludes the Python
-// environment and the loader, so that a misspelt path causes an error.
+// locations returns the locations in the order of Load. If SYMMEM_NCCL is set, other files are not
+// tried, so that a misspelled path causes an error.
 func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	loaded := location{
-		origin: "the copy that this process has loaded", mustBeLoaded: true,
+		origin: "the copy that this process has loaded", onlyLoaded: true,
 		paths: []string{soname},
 	}
 	if path := getenv(PathVariable); path != "" {
@@ -75,15 +76,16 @@ func open(locations []location) (*Library, error) {
 }
 
 func (l location) open(path string) (*dl.Library, error) {
-	if !l.mustBeLoaded {
-		return dl.Open(path)
-	}
+	if l.onlyLoaded {
+		library, isLoaded := dl.FindLoaded(path)
+		if !isLoaded {
+			return nil, fmt.Errorf("%s is not loaded", path)
+		}
 
-	if library, isLoaded := dl.FindLoaded(path); isLoaded {
 		return library, nil
 	}
 
-	return nil, fmt.Errorf("%s is not loaded", path)
+	return dl.Open(path)
 }
 
 // pythonPrefix is a Python installation.
@@ -93,37 +95,51 @@ type pythonPrefix struct {
 }
 
 // pythonPrefixes returns the Python installations that the environment selects, without duplicates.
-// If python3 is a symbolic link, as in a virtual environment, the installation of its target
-// follows.
 func pythonPrefixes(getenv func(string) string) []pythonPrefix {
-	prefixes := []pythonPrefix{}
-	isListed := map[string]bool{"": true} // by folder; "" stands for an unset variable
-	add := func(origin, folder string) {
-		if !isListed[folder] {
-			isListed[folder] = true
-			prefixes = append(prefixes, pythonPrefix{origin: origin, folder: folder})
-		}
+	candidates := []pythonPrefix{
+		{origin: "$VIRTUAL_ENV", folder: getenv("VIRTUAL_ENV")},
+		{origin: "$CONDA_PREFIX", folder: getenv("CONDA_PREFIX")},
 	}
-	add("$VIRTUAL_ENV", getenv("VIRTUAL_ENV"))
-	add("$CONDA_PREFIX", getenv("CONDA_PREFIX"))
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		return prefixes
+	for _, python := range interpretersInPath() {
+		candidates = append(candidates, pythonPrefix{
+			origin: "the python3 of $PATH", folder: prefixOf(python),
+		})
 	}
 
-	const origin = "the python3 of $PATH"
-	add(origin, prefixOf(python))
-	if target, err := filepath.EvalSymlinks(python); err == nil {
-		add(origin, prefixOf(target))
+	var prefixes []pythonPrefix
+	isListed := map[string]bool{} // by folder
+	for _, c := range candidates {
+		isSet := c.folder != ""
+		if isSet && !isListed[c.folder] {
+			isListed[c.folder] = true
+			prefixes = append(prefixes, c)
+		}
 	}
 
 	return prefixes
 }
 
+// interpretersInPath returns the first python3 of $PATH, followed by its target. In a virtual
+// environment, python3 is a symbolic link into another installation.
+func interpretersInPath() []string {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return nil
+	}
+
+	target, err := filepath.EvalSymlinks(python)
+	if err != nil {
+		return []string{python}
+	}
+
+	return []string{python, target}
+}
+
 // prefixOf returns "/usr" for "/usr/bin/python3".
 func prefixOf(executable string) string { return filepath.Dir(filepath.Dir(executable)) }
 
-// wheelPatterns lists where pip installs NCCL below pythonPrefix.folder, the usual place first.
+// wheelPatterns lists where pip installs NCCL in a pythonPrefix. The first pattern is the usual
+// one.
 var wheelPatterns = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -131,12 +147,13 @@ var wheelPatterns = []string{
 	"lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
 }
 
-// listLibraries returns the copies of NCCL for each pattern, that of the newest Python first. If
-// there are none, it returns a pattern for the error message.
+// listLibraries returns the copies of NCCL that match the patterns. If there are none, it returns
+// the usual pattern, so that the error of Load shows where a copy was expected.
 func (p pythonPrefix) listLibraries() []string {
 	var libraries []string
 	for _, pattern := range wheelPatterns {
-		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern)) // fails if it is malformed
+		// An error means that the name of the folder makes the pattern malformed.
+		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern))
 		slices.SortFunc(matches, newestFirst)
 		libraries = append(libraries, matches...)
 	}
@@ -148,8 +165,8 @@ func (p pythonPrefix) listLibraries() []string {
 	return libraries
 }
 
-// newestFirst compares paths that differ only in the version of Python. Longer paths are newer:
-// python3.12 precedes python3.9.
+// newestFirst compares paths that differ only in the version of Python. A longer path has a newer
+// version, such as python3.12 instead of python3.9.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)

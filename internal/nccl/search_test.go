@@ -17,11 +17,11 @@ func environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
-// writeWheel creates an empty file where the wheel nvidia-nccl has the library, and returns its
-// path. version is a folder such as python3.12.
-func writeWheel(t *testing.T, prefix, version string) string {
+// writeEmptyLibrary creates an empty file where pip would install NCCL, and returns its path.
+// pythonFolder is a name such as python3.12.
+func writeEmptyLibrary(t *testing.T, prefix, pythonFolder string) string {
 	t.Helper()
-	path := filepath.Join(prefix, "lib", version, "site-packages/nvidia/nccl/lib", soname)
+	path := filepath.Join(prefix, "lib", pythonFolder, "site-packages/nvidia/nccl/lib", soname)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -33,36 +33,29 @@ func writeWheel(t *testing.T, prefix, version string) string {
 	return path
 }
 
-// writeInterpreter creates PREFIX/bin/python3, which is a link to target unless target is "", and
-// returns its path.
-func writeInterpreter(t *testing.T, prefix, target string) string {
+// makeInterpreterFolder creates PREFIX/bin, and returns the path of a python3 in this folder, which
+// does not exist yet.
+func makeInterpreterFolder(t *testing.T, prefix string) string {
 	t.Helper()
-	path := filepath.Join(prefix, "bin/python3")
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	folder := filepath.Join(prefix, "bin")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
 
-	var err error
-	if target == "" {
-		err = os.WriteFile(path, nil, 0o700)
-	} else {
-		err = os.Symlink(target, path)
-	}
-
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return path
+	return filepath.Join(folder, "python3")
 }
 
 func TestLocationsAreInOrder(t *testing.T) {
 	root := t.TempDir()
 	venv, conda := filepath.Join(root, "venv"), filepath.Join(root, "conda")
-	old, recent := writeWheel(t, venv, "python3.9"), writeWheel(t, venv, "python3.12")
-	inConda := writeWheel(t, conda, "python3.11")
+	old, recent := writeEmptyLibrary(t, venv, "python3.9"), writeEmptyLibrary(t, venv, "python3.12")
+	inConda := writeEmptyLibrary(t, conda, "python3.11")
 	noWheel := filepath.Join(root, "no wheel")
-	prefixes := []pythonPrefix{{"$VIRTUAL_ENV", venv}, {"$CONDA_PREFIX", conda}, {"python3", noWheel}}
+	prefixes := []pythonPrefix{
+		{origin: "$VIRTUAL_ENV", folder: venv},
+		{origin: "$CONDA_PREFIX", folder: conda},
+		{origin: "python3", folder: noWheel},
+	}
 	for name, c := range map[string]struct {
 		variables map[string]string
 		want      []string
@@ -76,7 +69,7 @@ func TestLocationsAreInOrder(t *testing.T) {
 				soname, // copy that the system's loader finds
 			},
 		},
-		"only the file of the environment variable": {
+		"only the loaded copy and $SYMMEM_NCCL": {
 			variables: map[string]string{PathVariable: "/opt/libnccl.so"},
 			want:      []string{soname, "/opt/libnccl.so"},
 		},
@@ -93,11 +86,11 @@ func TestLocationsAreInOrder(t *testing.T) {
 					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
 
-			if !searched[0].mustBeLoaded {
+			if !searched[0].onlyLoaded {
 				t.Error("the first location is not the loaded copy")
 			}
 
-			if searched[len(searched)-1].mustBeLoaded {
+			if last := searched[len(searched)-1]; last.onlyLoaded {
 				t.Error("the last location is the loaded copy")
 			}
 		})
@@ -112,8 +105,16 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 	}
 
 	base, venv := filepath.Join(root, "base"), filepath.Join(root, "venv")
-	interpreter := writeInterpreter(t, base, "")
-	writeInterpreter(t, venv, interpreter)
+	interpreter := makeInterpreterFolder(t, base)
+	if err := os.WriteFile(interpreter, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+
+	link := makeInterpreterFolder(t, venv)
+	if err := os.Symlink(interpreter, link); err != nil {
+		t.Fatal(err)
+	}
+
 	t.Setenv("PATH", filepath.Join(venv, "bin"))
 	for name, c := range map[string]struct {
 		variables map[string]string
@@ -143,10 +144,10 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 
 func TestOpenErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
-	broken := writeWheel(t, folder, "python3.12") // an empty file
+	broken := writeEmptyLibrary(t, folder, "python3.12")
 	const absent = "libabsent.so.2"
 	_, err := open([]location{
-		{origin: "the loaded copy", mustBeLoaded: true, paths: []string{absent}},
+		{origin: "the loaded copy", onlyLoaded: true, paths: []string{absent}},
 		{origin: "a wheel", paths: []string{broken}},
 		{origin: "the loader", paths: []string{absent}},
 	})
@@ -165,7 +166,7 @@ func TestOpenErrorListsAllAttempts(t *testing.T) {
 }
 
 func TestOpenSkipsBrokenLibraries(t *testing.T) {
-	broken := writeWheel(t, t.TempDir(), "python3.12") // an empty file
+	broken := writeEmptyLibrary(t, t.TempDir(), "python3.12")
 	good := compile(t, allVersion, declarations)
 	library, err := open([]location{{origin: "wheels", paths: []string{broken, good}}})
 	if err != nil {

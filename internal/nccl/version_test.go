@@ -11,11 +11,11 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 		version      string
 		declarations string // C code of the library's functions
 		hasWindows   bool
-		unsupported  map[string]string // errors by failing call; * stands for the library's path
+		wantErrors   map[string]string // by call; * stands for the path of the library
 	}{
 		"2.26 has no windows": {
 			version: "22605", declarations: declarations, hasWindows: false,
-			unsupported: map[string]string{
+			wantErrors: map[string]string{
 				"window":     "ncclCommWindowRegister needs NCCL 2.27.3, and * is 2.26.5",
 				"deregister": "ncclCommWindowDeregister needs NCCL 2.27.3, and * is 2.26.5",
 				"alltoall":   "ncclAlltoAll needs NCCL 2.28.3, and * is 2.26.5",
@@ -23,18 +23,18 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 		},
 		"2.27.1 has unusable windows": {
 			version: "22701", declarations: declarations + newerDeclarations, hasWindows: false,
-			unsupported: map[string]string{
+			wantErrors: map[string]string{
 				"window":     "ncclCommWindowRegister needs NCCL 2.27.3, and * is 2.27.1",
 				"deregister": "ncclCommWindowDeregister needs NCCL 2.27.3, and * is 2.27.1",
 			},
 		},
 		"2.28.9 has all functions": {
 			version: "22809", declarations: declarations + newerDeclarations, hasWindows: true,
-			unsupported: nil,
+			wantErrors: nil,
 		},
 		"a new version lacks functions": {
 			version: "23007", declarations: declarations, hasWindows: false,
-			unsupported: map[string]string{
+			wantErrors: map[string]string{
 				"window":     "* (NCCL 2.30.7) has no ncclCommWindowRegister",
 				"deregister": "* (NCCL 2.30.7) has no ncclCommWindowDeregister",
 				"alltoall":   "* (NCCL 2.30.7) has no ncclAlltoAll",
@@ -47,21 +47,22 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 				t.Errorf("HasWindows() = %t, want %t", got, c.hasWindows)
 			}
 
-			if err := queue(library.AllReduce(1, 2, 3, Float32, Sum, comm)); err != nil {
+			allReduce := library.AllReduce(address, otherAddress, bigCount, Float32, Sum, comm)
+			if err := queue(allReduce); err != nil {
 				t.Errorf("AllReduce = %v, want nil", err)
 			}
 
 			recorder.Reset()
 			_, windowErr := library.WindowRegister(comm, address, bigCount)
-			deregisterErr := library.WindowDeregister(comm, 1)
-			allToAllErr := queue(library.AlltoAll(1, 2, 3, Int8, comm))
+			const window = 1 // arbitrary
+			deregisterErr := library.WindowDeregister(comm, window)
+			allToAllErr := queue(library.AlltoAll(address, otherAddress, bigCount, Int8, comm))
 			for call, err := range map[string]error{
 				"window":     windowErr,
 				"deregister": deregisterErr,
 				"alltoall":   allToAllErr,
 			} {
-				want, isUnsupported := c.unsupported[call]
-				if isUnsupported {
+				if want, fails := c.wantErrors[call]; fails {
 					checkUnsupported(t, library, err, want)
 				} else if err != nil {
 					t.Errorf("%s = %v, want nil", call, err)
@@ -71,19 +72,19 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 	}
 }
 
-func checkUnsupported(t *testing.T, l *Library, err error, want string) {
+func checkUnsupported(t *testing.T, library *Library, err error, want string) {
 	t.Helper()
 	if !errors.As(err, new(*VersionError)) || !errors.Is(err, ErrUnsupported) {
 		t.Fatalf("got error %v, want a VersionError", err)
 	}
 
-	want = strings.Replace(want, "*", l.Path(), 1)
+	want = strings.Replace(want, "*", library.Path(), 1)
 	if err.Error() != want {
 		t.Errorf("got error %q, want %q", err, want)
 	}
 }
 
-// Before 2.9, the minor version has one digit in the number, and since then, it has two.
+// The minor version has one digit in the codes of versions before 2.9, and two digits since.
 func TestVersionText(t *testing.T) {
 	for code, want := range map[int]string{
 		2708:  "2.7.8",
