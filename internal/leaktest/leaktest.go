@@ -1,5 +1,6 @@
-// Package leaktest fails tests that leak file descriptors or mappings of symmem's shared memory.
-// With the build tag "invariants", it also finds leaked reservations of addresses.
+// Package leaktest fails tests that leak file descriptors or shared memory of symmem (/memfd:symmem
+// in /proc/self/maps). With the build tag "invariants", it also finds leaked reservations of
+// addresses.
 package leaktest
 
 import (
@@ -13,7 +14,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// TestRunner runs tests and returns the exit code. It is usually a *testing.M.
+// TestRunner runs tests and returns the exit code, as *testing.M does.
 type TestRunner interface{ Run() int }
 
 // Watch returns a TestRunner that fails if the tests leave resources open that were not open when
@@ -29,7 +30,8 @@ type leakCheckedTests struct {
 	openBefore map[string]int // from countResources
 }
 
-// Run returns the exit code of the tests, or 1 after printing the leaks of passing tests.
+// Run runs the tests and returns their exit code. If they pass but leak, it prints the leaks and
+// returns 1.
 func (l *leakCheckedTests) Run() int {
 	code := l.tests.Run()
 	if code != 0 {
@@ -49,7 +51,7 @@ func (l *leakCheckedTests) Run() int {
 }
 
 const (
-	closeTimeout = 10 * time.Second // long, because a server may notice a closed connection late
+	closeTimeout = 10 * time.Second // A server may notice a closed connection late.
 	pollInterval = 10 * time.Millisecond
 )
 
@@ -64,7 +66,7 @@ func (l *leakCheckedTests) findLeaks() []string {
 			return leaks
 		}
 
-		<-ticker.C // no event reports that the last resource has been closed
+		<-ticker.C
 	}
 }
 
@@ -81,7 +83,7 @@ func (l *leakCheckedTests) currentLeaks() []string {
 	return leaks
 }
 
-// countResources counts the open resources by description.
+// countResources returns the number of open resources with each description.
 func countResources() map[string]int {
 	resources := map[string]int{}
 	for _, mapping := range sys.OpenMappings() { // empty without the build tag "invariants"
@@ -93,7 +95,7 @@ func countResources() map[string]int {
 	return resources
 }
 
-// countDescriptors ignores descriptors of the Go runtime.
+// countDescriptors adds the open file descriptors, except those of the Go runtime, to resources.
 func countDescriptors(resources map[string]int) {
 	const folder = "/proc/self/fd"
 	entries, err := os.ReadDir(folder)
@@ -105,12 +107,12 @@ func countDescriptors(resources map[string]int) {
 	for _, e := range entries {
 		target, err := os.Readlink(folder + "/" + e.Name())
 		if err != nil {
-			continue // the descriptor of ReadDir, which is closed by now
+			continue // ReadDir has closed its own descriptor.
 		}
 
-		isInProc := strings.HasPrefix(target, "/proc/") // also opened by ReadDir
-		isOfRuntime := strings.HasPrefix(target, "anon_inode:[event")
-		if isInProc || isOfRuntime {
+		isOfReadDir := strings.HasPrefix(target, "/proc/")
+		isOfRuntime := strings.HasPrefix(target, "anon_inode:[event") // [eventpoll] or [eventfd]
+		if isOfReadDir || isOfRuntime {
 			continue
 		}
 
@@ -118,6 +120,7 @@ func countDescriptors(resources map[string]int) {
 	}
 }
 
+// countMappings adds the mappings of symmem's shared memory to resources.
 func countMappings(resources map[string]int) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
@@ -125,7 +128,7 @@ func countMappings(resources map[string]int) {
 		return
 	}
 	defer f.Close()
-	const fileIndex = 5 // fields: addresses, access, offset, device, inode, file
+	const fileIndex = 5 // Fields: addresses, access, offset, device, inode, file.
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
