@@ -9,8 +9,9 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// The module has assembly for amd64 alone, so a build for arm64 uses its fallbacks in Go. The test
-// only type-checks, because compiling the standard library, too, would take ten times as long.
+// The module has assembly only for amd64, and fallbacks in Go for other processors. This test
+// checks the types of the fallbacks. A build would also compile the standard library, ten times as
+// slow.
 func TestModuleBuildsForOtherProcessors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped in short mode: it also type-checks the standard library")
@@ -30,7 +31,8 @@ func TestModuleBuildsForOtherProcessors(t *testing.T) {
 			t.Errorf("%s: %v", p.ID, err)
 		}
 
-		if p.PkgPath != module && !strings.HasPrefix(p.PkgPath, module+"/") {
+		isOfModule := p.PkgPath == module || strings.HasPrefix(p.PkgPath, module+"/")
+		if !isOfModule {
 			return
 		}
 
@@ -62,7 +64,7 @@ func unimplementedFunctions(p *packages.Package) (names []string) {
 	return names
 }
 
-// isLinkname reports whether another package implements the function.
+// isLinkname reports whether a go:linkname directive links the function to another package.
 func isLinkname(f *ast.FuncDecl) bool {
 	if f.Doc == nil {
 		return false

@@ -1,5 +1,5 @@
-// Package house contains only tests, which check the project's rules for imports, file sizes, names
-// and documentation. Examples of compliant and violating code test each rule.
+// Package house contains only tests. They check the project's rules for imports, file sizes, names
+// and documentation. Each rule has examples of compliant and violating code, which test the rule.
 package house
 
 import (
@@ -58,11 +58,11 @@ type rule struct {
 	name   string // a sentence that states the rule
 	reason string
 	check  func(files []*file) []finding
-	// Each example in bad violates the rule. An example maps paths to source texts.
+	// Examples of violating and compliant code: each maps paths to source texts.
 	bad, good []map[string]string
 }
 
-// eachFile turns a check of one file into a check of all files.
+// eachFile converts a check of one file to a rule.check.
 func eachFile(check func(*file) []finding) func([]*file) []finding {
 	return func(files []*file) []finding {
 		var all []finding

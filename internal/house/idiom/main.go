@@ -3,9 +3,9 @@
 //
 //	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
 //
-// Each OTHER is a checkout of a well-known project. The output has four columns: the score, the
-// occurrences in FOLDER and in all OTHER trees, and the word or pair. Words that are typical of
-// FOLDER have high scores.
+// Each OTHER is a checkout of a well-known project. The output has four columns: a score, the
+// number of occurrences in FOLDER, the number in all OTHER trees, and the word or pair. A high
+// score means that the word is typical of FOLDER.
 package main
 
 import (
@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// run prints the wordCount most typical words and pairs of folder.
+// run prints the wordCount words and pairs that are most typical of folder.
 func run(out io.Writer, wordCount int, includeTests bool, folder string, others []string) error {
 	ours := counts{}
 	if err := ours.read(os.DirFS(folder), includeTests); err != nil {
@@ -66,7 +66,7 @@ func run(out io.Writer, wordCount int, includeTests bool, folder string, others 
 // counts holds the number of occurrences of each word and pair.
 type counts map[string]int
 
-// wordPattern does not match names such as "WalkDir" or "x2".
+// wordPattern matches English words, but not names such as "WalkDir" or "x2".
 var wordPattern = regexp.MustCompile(`\b[A-Za-z][a-z]*(?:'[a-z]+)?\b`)
 
 // read counts the words in the comments of a tree's Go files.
@@ -85,8 +85,9 @@ func (c counts) read(tree fs.FS, includeTests bool) error {
 			return nil
 		}
 
-		isTest := strings.HasSuffix(name, "_test.go")
-		if path.Ext(name) != ".go" || (isTest && !includeTests) {
+		isGo := path.Ext(name) == ".go"
+		isExcludedTest := strings.HasSuffix(name, "_test.go") && !includeTests
+		if !isGo || isExcludedTest {
 			return nil
 		}
 
@@ -108,7 +109,7 @@ func (c counts) read(tree fs.FS, includeTests bool) error {
 	})
 }
 
-// add counts the words of a text, and the pairs that no punctuation separates.
+// add counts the words of a text, and the pairs of adjacent words without punctuation between them.
 func (c counts) add(text string) {
 	isPunctuation := func(r rune) bool { return strings.ContainsRune(".,:;()[]`\"", r) }
 	for part := range strings.FieldsFuncSeq(text, isPunctuation) {
@@ -132,9 +133,9 @@ type scoredWord struct {
 	ours, theirs int
 }
 
-// compare returns the wordCount words that are most typical of ours, the highest score first. The
-// score is the logarithm of the odds ratio, divided by its standard deviation, so that rare words
-// do not score high by chance.
+// compare returns the wordCount words that are most typical of ours, the highest score first. A
+// score is the log odds ratio of a word divided by the standard deviation of this ratio. The
+// division keeps rare words from scoring high by chance.
 func compare(ours, theirs counts, wordCount int) []scoredWord {
 	var all []scoredWord
 	ourTotal := ours.total()
@@ -161,7 +162,8 @@ func compare(ours, theirs counts, wordCount int) []scoredWord {
 	return all[:min(wordCount, len(all))]
 }
 
-// total returns the sum of all counts plus 1, so that it exceeds each corrected count of compare.
+// total returns the sum of all counts plus 1. It exceeds the largest count plus the continuity
+// correction of compare, so that no odds are infinite.
 func (c counts) total() float64 {
 	sum := 0
 	for _, count := range c {

@@ -64,7 +64,9 @@ func countByFolder(tree fs.FS) (map[string]int, error) {
 			return nil
 		}
 
-		if path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+		isGo := path.Ext(name) == ".go"
+		isTest := strings.HasSuffix(name, "_test.go")
+		if !isGo || isTest {
 			return nil
 		}
 
@@ -79,13 +81,14 @@ func countByFolder(tree fs.FS) (map[string]int, error) {
 	return counts, err
 }
 
-// countLines returns the number of lines that contain at least a part of a token.
+// countLines returns the number of lines with code: lines that contain a token or a part of a
+// token.
 func countLines(source []byte) int {
 	set := token.NewFileSet()
 	const fileName = "" // only for errors
 	file := set.AddFile(fileName, set.Base(), len(source))
-	const skipComments scanner.Mode = 0
-	var ignoreErrors scanner.ErrorHandler // nil
+	const skipComments scanner.Mode = 0 // because ScanComments is not set
+	var ignoreErrors scanner.ErrorHandler
 	var s scanner.Scanner
 	s.Init(file, source, ignoreErrors, skipComments)
 	lines := map[int]bool{} // line numbers
@@ -95,8 +98,9 @@ func countLines(source []byte) int {
 			return len(lines)
 		}
 
-		isImplicit := kind == token.SEMICOLON && text == "\n" // semicolon at the end of a line
-		if isImplicit {
+		// The scanner inserts a semicolon at the end of a line as a token with the text "\n".
+		isInserted := kind == token.SEMICOLON && text == "\n"
+		if isInserted {
 			continue
 		}
 

@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// If TestSum has the subtests int8, which passes, and int16, which fails, the summary is "1 passed,
-// 1 failed". Parents and packages are not counted, unless a package fails without a failed test,
-// such as after a crash.
+// The summary counts subtests instead of their parents. For example, it is "1 passed, 1 failed" if
+// TestSum/int8 passes and TestSum/int16 fails. A package counts only if it fails without a failed
+// test, for example because it crashes.
 
 // event is a line of the output of go test -json. See go doc test2json.
 type event struct {
@@ -37,8 +37,8 @@ func (id testID) String() string {
 	return id.pkg + " " + id.test
 }
 
-// noOutcome marks a test that has started but not ended. Passing benchmarks never end, because go
-// test reports no event for that.
+// noOutcome is the outcome of a test that has started but not ended. Go test does not report the
+// end of passing benchmarks.
 const noOutcome = "run"
 
 // tally records the outcomes of tests and packages.
@@ -73,9 +73,11 @@ func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
 	return t.report(out)
 }
 
-// unnamedSubtest matches names that go test makes up, such as "#01". Their parent is counted
-// instead.
+// unnamedSubtest matches names that go test generates, such as "#01". The summary counts the parent
+// of such subtests instead.
 var unnamedSubtest = regexp.MustCompile(`^#[0-9]+$`)
+
+func (id testID) isUnnamed() bool { return unnamedSubtest.MatchString(path.Base(id.test)) }
 
 func (t *tally) add(e *event) {
 	id := testID{pkg: cmp.Or(e.Package, e.ImportPath), test: e.Test}
@@ -88,13 +90,13 @@ func (t *tally) add(e *event) {
 		t.outcomes[id] = e.Action
 		parent := path.Dir(id.test)
 		isSubtest := parent != "."
-		if isSubtest && !unnamedSubtest.MatchString(path.Base(id.test)) {
+		if isSubtest && !id.isUnnamed() {
 			t.parents[testID{pkg: id.pkg, test: parent}] = true
 		}
 	}
 }
 
-// report writes the failed tests and a summary. If no test has run, it fails.
+// report writes the failed tests and a summary. It returns an error if no test has run.
 func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 	if len(t.outcomes) == 0 {
 		return true, errors.New("no test has run")
@@ -107,14 +109,11 @@ func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 			counts[outcome]++
 		}
 
-		if outcome == "fail" || outcome == "build-fail" {
+		switch {
+		case outcome == "fail" || outcome == "build-fail":
 			hasFailed = true
 			fmt.Fprintf(out, "FAILED %v\n%s\n", id, t.outputs[id])
-			continue
-		}
-
-		isBenchmark := strings.HasPrefix(id.test, "Benchmark")
-		if outcome == noOutcome && !isBenchmark && t.hasPackageFailed(id.pkg) {
+		case t.wasInterrupted(id):
 			fmt.Fprintf(out, "NO END %v\n%s\n", id, t.outputs[id])
 		}
 	}
@@ -129,18 +128,24 @@ func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 
 func (t *tally) isCounted(id testID) bool {
 	if id.test == "" {
-		return t.hasCrashed(id.pkg)
+		return t.failedWithoutTest(id.pkg)
 	}
 
-	return !t.parents[id] && !unnamedSubtest.MatchString(path.Base(id.test))
+	return !t.parents[id] && !id.isUnnamed()
+}
+
+// wasInterrupted reports whether a test has not ended because its package crashed.
+func (t *tally) wasInterrupted(id testID) bool {
+	isBenchmark := strings.HasPrefix(id.test, "Benchmark")
+	return t.outcomes[id] == noOutcome && !isBenchmark && t.hasPackageFailed(id.pkg)
 }
 
 func (t *tally) hasPackageFailed(pkg string) bool {
 	return t.outcomes[testID{pkg: pkg}] == "fail"
 }
 
-// hasCrashed reports whether a package failed, but none of its tests did.
-func (t *tally) hasCrashed(pkg string) bool {
+// failedWithoutTest reports whether a package failed, but none of its tests did.
+func (t *tally) failedWithoutTest(pkg string) bool {
 	if !t.hasPackageFailed(pkg) {
 		return false
 	}
