@@ -10,8 +10,8 @@ import (
 )
 
 // The module has assembly only for amd64, and fallbacks in Go for other processors. This test
-// checks the types of the fallbacks. A build would also compile the standard library, ten times as
-// slow.
+// checks the types of the fallbacks. A build would take ten times as long, because it also compiles
+// the standard library.
 func TestModuleBuildsForOtherProcessors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped in short mode: it also type-checks the standard library")

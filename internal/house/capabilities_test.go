@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// capability is a kind of name that users depend on, such as a command-line flag. A test or script
-// must use each such name. Paths are relative to the module's root.
+// capability is a kind of feature that users call by name, such as command-line flags. Each name
+// must occur in a test or script. Paths are relative to the module's root.
 type capability struct {
 	kind         string
 	declarations string         // glob pattern of the declaring files
@@ -44,10 +44,11 @@ var capabilities = []capability{
 	},
 }
 
-// exemptNames lists the root command, names for internal use, and flags whose effect is tested
-// without the command.
 var exemptNames = map[string]bool{
-	"symmem": true, "pin": true, "started": true,
+	"symmem": true, // root command
+	// Names for internal use:
+	"pin": true, "started": true,
+	// Flags whose effect is tested without the command:
 	"in-place": true, "min-bytes": true, "nccl": true, "prove": true, "redop": true,
 	"round-timeout": true,
 }
@@ -87,8 +88,8 @@ func declaredNames(t *testing.T, c capability) (names []string) {
 	return names
 }
 
-// textOf concatenates the files that match a glob pattern. Go tests are left out unless the pattern
-// ends in _test.go.
+// textOf concatenates the files that match a glob pattern. A pattern such as *.go does not match Go
+// tests, whereas *_test.go does.
 func textOf(t *testing.T, pattern string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))

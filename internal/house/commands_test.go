@@ -14,18 +14,18 @@ import (
 //
 // Each alternative of the pattern, TestA and TestB/small, must match a test in ./driver.
 var (
-	// wrappedCommand matches a command in backquotes, which may span lines.
+	// wrappedCommand matches a command in backquotes, even if it spans several lines.
 	wrappedCommand = regexp.MustCompile("`[^`\n]*\\bgo\\s+test\\s[^`]*`")
-	// goTest matches a command on one line. Group 1 is the arguments.
+	// goTest matches a command on one line. Group 1 contains the arguments.
 	goTest = regexp.MustCompile("go test( [^`\n]*)")
-	// Group 2 of patternFlag is the pattern.
+	// patternFlag matches a flag and a pattern, which is group 2.
 	patternFlag = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']*'|"[^"]*"|[^ ]+)`)
 	// folderArgument matches ".", "./driver" or "./driver/...". Group 2 is the folder.
 	folderArgument = regexp.MustCompile(`(^| )(\./[\w./-]*|\.)( |$)`)
 )
 
 func TestCommandsOnPagesMatchTests(t *testing.T) {
-	const minCommands = 20 // With fewer, testCommands has probably missed some.
+	const minCommands = 20 // far fewer than the pages have
 	functions := functionsOfTests(loadFiles(t))
 	commandCount := 0
 	for page, text := range loadPages(t) {
@@ -50,7 +50,7 @@ func TestCommandsOnPagesMatchTests(t *testing.T) {
 // testCommands returns the arguments of each go test command on a page.
 func testCommands(text string) []string {
 	text = wrappedCommand.ReplaceAllStringFunc(text, joinLines)
-	text = strings.ReplaceAll(text, `\|`, "|") // escaped in tables
+	text = strings.ReplaceAll(text, `\|`, "|") // Markdown tables escape "|".
 	var all []string
 	for _, match := range goTest.FindAllStringSubmatch(text, -1) {
 		all = append(all, match[1])
@@ -121,15 +121,15 @@ func functionsOfTests(files []*file) map[string][]string {
 	return functions
 }
 
-// unmatchedPatterns returns the alternatives of a command's patterns that match none of its tests.
+// unmatchedPatterns returns the alternatives that match no test in the folders of the command.
 func unmatchedPatterns(arguments string, allFunctions map[string][]string) []string {
 	functions := functionsOfCommand(arguments, allFunctions)
 	var unmatched []string
 	for _, match := range patternFlag.FindAllStringSubmatch(arguments, -1) {
 		pattern := strings.Trim(match[2], `'"`)
 		for _, alternative := range alternatives(pattern) {
-			matchesNothing := alternative == "^$"
-			if !matchesNothing && !matchesAny(alternative, functions) {
+			excludesAll := alternative == "^$" // as in go test -run '^$' -bench .
+			if !excludesAll && !matchesAny(alternative, functions) {
 				unmatched = append(unmatched, alternative)
 			}
 		}
@@ -140,7 +140,7 @@ func unmatchedPatterns(arguments string, allFunctions map[string][]string) []str
 
 func functionsOfCommand(arguments string, allFunctions map[string][]string) []string {
 	withoutPatterns := patternFlag.ReplaceAllString(arguments, " ")
-	// Adjacent matches of folderArgument cannot share a space.
+	// Adjacent matches of folderArgument cannot share a space, so each needs two.
 	separated := strings.ReplaceAll(withoutPatterns, " ", "  ")
 	var functions []string
 	for _, match := range folderArgument.FindAllStringSubmatch(separated, -1) {
@@ -154,18 +154,19 @@ func functionsOfCommand(arguments string, allFunctions map[string][]string) []st
 	return functions
 }
 
+// isFolderIn reports whether an argument such as "./driver" or "./..." selects a folder.
 func isFolderIn(folder, argument string) bool {
-	root, hasDots := strings.CutSuffix(argument, "/...")
-	if !hasDots {
+	root, isRecursive := strings.CutSuffix(argument, "/...")
+	if !isRecursive {
 		return folder == argument
 	}
 
 	return root == "." || strings.HasPrefix(folder, root)
 }
 
-// matchesAny ignores the names of subtests, which follow a slash.
+// matchesAny reports whether an alternative matches a function. It ignores names of subtests.
 func matchesAny(alternative string, functions []string) bool {
-	test, _, _ := strings.Cut(alternative, "/")
+	test, _, _ := strings.Cut(alternative, "/") // A slash precedes the name of a subtest.
 	expression, err := regexp.Compile(test)
 	if err != nil {
 		return false

@@ -39,9 +39,10 @@ var documentRules = []rule{
 	},
 }
 
-// undocumentedPackages treats an external test package, such as host_test, as a part of host.
+// undocumentedPackages treats an external test package, such as host_test, as a part of the package
+// under test.
 func undocumentedPackages(files []*file) []finding {
-	firstFiles := map[string]*file{} // by package; alphabetically first
+	firstFiles := map[string]*file{} // first file of each package in alphabetical order
 	isDocumented := map[string]bool{}
 	for _, f := range files {
 		name := path.Join(f.folder(), strings.TrimSuffix(f.syntax.Name.Name, "_test"))
@@ -88,8 +89,8 @@ func undocumentedNames(f *file) []finding {
 	return all
 }
 
-// needsComment reports whether users of the package see the function and find no documentation of
-// it in the standard library.
+// needsComment reports whether a function is exported and not a standard method. Methods of
+// unexported types are not exported.
 func needsComment(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return d.Name.IsExported()
@@ -99,7 +100,8 @@ func needsComment(d *ast.FuncDecl) bool {
 	return ast.IsExported(receiver) && d.Name.IsExported() && !standardMethods[d.Name.Name]
 }
 
-// undocumentedSpecs accepts one comment above a group of declarations for all names in the group.
+// undocumentedSpecs checks constants, variables and types. A comment above a group of declarations
+// documents all names of the group.
 func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	if d.Doc != nil || d.Tok == token.IMPORT {
 		return nil

@@ -10,21 +10,22 @@ import (
 	"strings"
 )
 
-// To avoid deadlocks, goroutines acquire locks in the order of their ranks. A package declares the
-// ranks of its locks in locks.go:
+// To avoid deadlocks, goroutines acquire locks in the order of numbers, called ranks. The file
+// locks.go of a package declares the ranks of the package's locks:
 //
 //	func (sendPipeMu) Rank() ranked.Rank { return ranked.Host.At(4, "host.sendPipe.mu") }
 //
-// doc.go lists the locks in the same order, without the name of the package: "sendPipe.mu".
+// The package's doc.go lists the locks in this order, without the package name: "sendPipe.mu".
 
 // rankedFolders lists the packages in which every lock must have a rank.
 var rankedFolders = []string{
 	"", "driver/host", "driver/nccl", "driver/nccl/internal/direct", "driver/nccl/internal/gpu",
-	"driver/nccl/internal/memory",
-	"driver/nccl/internal/p2p", "driver/nccl/internal/stream", "internal/control/shm",
+	"driver/nccl/internal/memory", "driver/nccl/internal/p2p", "driver/nccl/internal/stream",
+	"internal/control/shm",
 }
 
-// Examples of doc.go and locks.go, named after the order of the locks a, b and c.
+// Examples of doc.go and locks.go. The names state the order of the locks a, b and c, such as a
+// before b in abDoc.
 const (
 	abDoc = "// Package p has locks.\n//\n// # Lock order\n//\n//\ta.mu\n//\tb.mu\n//\n// Text.\n" +
 		"package p\n"
@@ -50,7 +51,7 @@ var lockRules = []rule{
 	},
 	{
 		name:   "the documentation lists the locks in their order",
-		reason: "developers read it before they add or nest locks",
+		reason: "developers read the list before they add or nest locks",
 		check:  misdocumentedLocks,
 		bad: []map[string]string{
 			{"p/doc.go": abDoc, "p/locks.go": baLocks},
@@ -140,8 +141,8 @@ func rankedNames(f *file) []string {
 	return sorted
 }
 
-// rankedLock returns the rank 2 and the name "Counts.Mu" for ranked.SHM.At(2, "shm.Counts.Mu"). It
-// accepts any call with an integer and a string as arguments.
+// rankedLock recognizes a call whose arguments are an integer and a string. For example, it returns
+// the rank 2 and the name "Counts.Mu" for ranked.SHM.At(2, "shm.Counts.Mu").
 func rankedLock(n ast.Node) (rank int, name string, isRanked bool) {
 	call, isCall := n.(*ast.CallExpr)
 	if !isCall || len(call.Args) != 2 {
@@ -160,7 +161,7 @@ func rankedLock(n ast.Node) (rank int, name string, isRanked bool) {
 
 	rank, err := strconv.Atoi(number.Value)
 	fullName := strings.Trim(text.Value, `"`)
-	_, name, _ = strings.Cut(fullName, ".")
+	_, name, _ = strings.Cut(fullName, ".") // drops the name of the package
 	return rank, name, err == nil
 }
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// If a struct B embeds *A, the methods of B count as methods of A, too, because they can use all
-// fields of A. B is an embedder of A.
+// The rule for large types limits the methods of a type A and of its embedders: structs that embed
+// *A. Methods of an embedder can use all fields of A.
 
 // size is the size of a type, or a limit.
 type size struct {
@@ -23,7 +23,7 @@ func (s size) fitsInto(limit size) bool {
 
 var usualLimit = size{methods: maxMethods, files: maxMethodFiles}
 
-// exceptions holds the limits of larger types, by methodSet.name.
+// exceptions holds the limits of types that may exceed usualLimit, by methodSet.name.
 var exceptions = map[string]size{
 	".Group": {methods: 56, files: 3}, // each operation is an exported method
 }
@@ -54,8 +54,8 @@ func largeTypes(files []*file) (found []finding) {
 	for name, m := range all {
 		s := sizeOf(all, m)
 		limit := limitOf(name)
-		hasMethods := m.count > 0
-		if !hasMethods || s.fitsInto(limit) {
+		hasNoMethods := m.count == 0 // so there is no method to report
+		if hasNoMethods || s.fitsInto(limit) {
 			continue
 		}
 
@@ -73,17 +73,17 @@ func largeTypes(files []*file) (found []finding) {
 // methodSet describes a type and its methods.
 type methodSet struct {
 	name       string   // folder and type, such as "driver/host.arena"
-	count      int      // number of methods, excluding those of embedders
+	count      int      // number of methods of the type itself
 	files      []string // files with these methods
-	embedders  []string // names of types in the same package
-	lastMethod finding  // without a text
+	embedders  []string // methodSet.name of each embedder
+	lastMethod finding  // position of the last method; has no text
 }
 
 // sizeOf counts the methods of embedders, but not their files.
 func sizeOf(all methodSets, m *methodSet) size {
 	s := size{methods: m.count, files: len(m.files)}
 	for _, name := range m.embedders {
-		embedder, isListed := all[name] // not listed without methods
+		embedder, isListed := all[name] // A type without methods may be missing.
 		if isListed {
 			s.methods += embedder.count
 		}
@@ -95,7 +95,7 @@ func sizeOf(all methodSets, m *methodSet) size {
 // methodSets holds each methodSet by its name.
 type methodSets map[string]*methodSet
 
-// methodsOf returns the types with methods or embedders, ignoring test files.
+// methodsOf returns the types that have methods or embedders outside test files.
 func methodsOf(files []*file) methodSets {
 	all := methodSets{}
 	for _, f := range files {
@@ -126,7 +126,7 @@ func (all methodSets) getOrAdd(name string) *methodSet {
 	return all[name]
 }
 
-// addMethod ignores functions without a receiver.
+// addMethod adds d if d is a method.
 func (all methodSets) addMethod(f *file, d *ast.FuncDecl) {
 	isMethod := d.Recv != nil
 	if !isMethod {
@@ -141,7 +141,7 @@ func (all methodSets) addMethod(f *file, d *ast.FuncDecl) {
 	}
 }
 
-// addEmbedder records s as an embedder of A for each *A that it embeds.
+// addEmbedder adds the type s as an embedder to each type A whose *A is an embedded field of s.
 func (all methodSets) addEmbedder(f *file, s ast.Spec) {
 	declared, isType := s.(*ast.TypeSpec)
 	if !isType {
@@ -165,8 +165,8 @@ func (all methodSets) addEmbedder(f *file, s ast.Spec) {
 	}
 }
 
-// receiverName returns "A" for the types *A and A[T], or "" for unnamed types and those of other
-// packages.
+// receiverName returns "A" for the types A, *A and A[T]. It returns "" for an unnamed type or a
+// type of another package.
 func receiverName(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr:

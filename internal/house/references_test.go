@@ -12,10 +12,10 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// The files of a package should have an order in which callers precede the functions they call.
-// A reference from a later file to an earlier one is backward.
+// It should be possible to order the files of a package so that callers precede the functions that
+// they call. A reference from a later file to an earlier file is backward.
 
-// maxBackwardReferences is the limit for the best order of a package's files.
+// maxBackwardReferences limits the backward references in the best order of a package's files.
 const maxBackwardReferences = 10
 
 // reference records that the file src uses at least one declaration of the file dst.
@@ -42,15 +42,14 @@ func TestReferencesBetweenFilesOfBackends(t *testing.T) {
 		}
 	}
 
-	const minReferences = 100 // With fewer, referencesOf has probably missed some.
+	const minReferences = 100 // far fewer than the backends have
 	if total < minReferences {
 		t.Errorf("found only %d references, want %d or more", total, minReferences)
 	}
 }
 
-// "ab" is a reference from file a to file b.
 func TestBackwardReferences(t *testing.T) {
-	for text, wantCount := range map[string]int{
+	for text, wantCount := range map[string]int{ // "ab" is a reference from file a to file b.
 		"ab bc ac":          0,
 		"ab ba":             1,
 		"ab bc ca":          1,
@@ -74,13 +73,14 @@ func referencesOf(p *packages.Package) []reference {
 	for _, f := range p.Syntax {
 		src := filepath.Base(p.Fset.Position(f.Pos()).Filename)
 		ast.Inspect(f, func(n ast.Node) bool {
-			name, ok := n.(*ast.Ident)
-			if !ok {
+			name, isName := n.(*ast.Ident)
+			if !isName {
 				return true
 			}
 
 			used := p.TypesInfo.Uses[name]
-			if used == nil || used.Pkg() != p.Types {
+			isOfPackage := used != nil && used.Pkg() == p.Types
+			if !isOfPackage {
 				return true
 			}
 
@@ -98,8 +98,9 @@ func referencesOf(p *packages.Package) []reference {
 	})
 }
 
-// backwardReferences searches for the best order of the files and returns its backward references.
-// The search is a hill climb that moves one file at a time.
+// backwardReferences returns the backward references in the best order of the files. It uses hill
+// climbing: it moves one file at a time, as long as a move removes backward references. The result
+// is a local optimum.
 func backwardReferences(references []reference) (backward []reference) {
 	var order []string
 	for _, r := range references {

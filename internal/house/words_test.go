@@ -17,8 +17,8 @@ var (
 	waitWords       = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
 )
 
-// formerWords maps words that names must not contain to plainer ones.
-var formerWords = map[string]string{
+// plainWords maps words that names must not contain to plain alternatives.
+var plainWords = map[string]string{
 	"bell": "wakeup", "rouse": "wake", "board": "status", "tolerant": "ignore faults",
 	"linger": "wait slowly", "settle": "wait for the cause, or finish", "settled": "finished",
 	"desert": "leave", "desk": "gatherer, or buffers", "sheet": "case", "mate": "rank",
@@ -35,7 +35,7 @@ var formerWords = map[string]string{
 // partsOfName matches "new" and "Desk" in newDesk.
 var partsOfName = regexp.MustCompile(`[A-Z]+[a-z0-9]*|[a-z0-9]+`)
 
-const preamble = "package a\n\nimport \"time\"\n\n"
+const importsTime = "package a\n\nimport \"time\"\n\n"
 
 var wordRules = []rule{
 	{
@@ -77,13 +77,13 @@ var wordRules = []rule{
 		reason: "a sleep hides a race or wastes time; events and deadlines do not",
 		check:  eachFile(badSleeps),
 		bad: []map[string]string{
-			{"a.go": preamble + "func f() { time.Sleep(1) }\n"},
-			{"a_test.go": preamble + "// f sleeps.\nfunc f() { time.Sleep(1) }\n"},
+			{"a.go": importsTime + "func f() { time.Sleep(1) }\n"},
+			{"a_test.go": importsTime + "// f sleeps.\nfunc f() { time.Sleep(1) }\n"},
 		},
 		good: []map[string]string{
-			{"a.go": preamble + "// f waits for the clock to move.\nfunc f() { time.Sleep(1) }\n"},
-			{"a.go": preamble + "func f() { time.Sleep(acceptPause) }\n"},
-			{"a.go": preamble + "func f() {\n\t// A nap lets the peer run.\n\ttime.Sleep(1)\n}\n"},
+			{"a.go": importsTime + "// f waits for the clock to move.\nfunc f() { time.Sleep(1) }\n"},
+			{"a.go": importsTime + "func f() { time.Sleep(acceptPause) }\n"},
+			{"a.go": importsTime + "func f() {\n\t// A nap lets the peer run.\n\ttime.Sleep(1)\n}\n"},
 		},
 	},
 	{
@@ -101,7 +101,7 @@ var wordRules = []rule{
 	},
 }
 
-// vagueNamesIn checks the folders, the package and the words of the file's name.
+// vagueNamesIn checks the names of the folders and of the package, and the words of the file name.
 func vagueNamesIn(f *file) []finding {
 	names := strings.Split(f.folder(), "/")
 	names = append(names, f.syntax.Name.Name)
@@ -125,7 +125,7 @@ func formerWordsIn(f *file) []finding {
 		}
 
 		for _, word := range partsOfName.FindAllString(name.Name, -1) {
-			if plain := formerWords[strings.ToLower(word)]; plain != "" {
+			if plain := plainWords[strings.ToLower(word)]; plain != "" {
 				all = append(all, f.find(name.Pos(), "%s: write %q", name.Name, plain))
 			}
 		}
@@ -151,8 +151,8 @@ func unfinishedLines(f *file) []finding {
 	return all
 }
 
-// badSleeps reports all sleeps in tests. Other code may sleep if the function's comments or the
-// duration's name contain one of waitWords.
+// badSleeps reports all sleeps in tests. Other code may sleep if a comment of the function or the
+// name of the duration matches waitWords.
 func badSleeps(f *file) []finding {
 	return callsOf(f, "time", "Sleep", func(c *ast.CallExpr, comments string) string {
 		explanation := comments
@@ -160,8 +160,8 @@ func badSleeps(f *file) []finding {
 			explanation += duration.Name
 		}
 
-		isExplained := waitWords.MatchString(explanation)
-		if !f.isTest() && isExplained {
+		isPermitted := !f.isTest() && waitWords.MatchString(explanation)
+		if isPermitted {
 			return ""
 		}
 
@@ -190,8 +190,9 @@ func silentSkips(f *file) []finding {
 	return all
 }
 
-// callsOf passes each call of receiver.name and the comments of the calling function to judge. An
-// empty receiver stands for any. Each nonempty text that judge returns becomes a finding.
+// callsOf passes each call of receiver.name, and the comments of the calling function, to judge. It
+// returns a finding for each text that judge returns, except "". The receiver "" stands for all
+// receivers.
 func callsOf(
 	f *file, receiver, name string, judge func(c *ast.CallExpr, comments string) string,
 ) []finding {
@@ -200,7 +201,7 @@ func callsOf(
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			comments = commentsIn(f, n) // for the calls in this function, which Inspect visits next
+			comments = commentsIn(f, n) // Inspect visits the calls in this function next.
 		case *ast.CallExpr:
 			if !isCallOf(n, receiver, name) {
 				return true
@@ -230,7 +231,7 @@ func isCallOf(c *ast.CallExpr, receiver, name string) bool {
 	return isName && x.Name == receiver
 }
 
-// commentsIn includes the doc comment.
+// commentsIn returns the text of the function's doc comment and of the comments in the body.
 func commentsIn(f *file, d *ast.FuncDecl) string {
 	text := d.Doc.Text()
 	for _, c := range f.syntax.Comments {

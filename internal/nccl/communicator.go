@@ -6,7 +6,7 @@ import "symmem/internal/dl"
 // call CommInitRank.
 //
 // NCCL stores results through pointers. A dl.Cell provides memory for one call; its method Take
-// returns the value and frees the memory. Memory from Library.cells is never freed, because NCCL
+// returns the value and releases the memory. Memory from Library.cells is never freed, because NCCL
 // may write handles after the call has returned.
 
 // UniqueID identifies a new communicator (ncclUniqueId). Only the ranks of the job should see an
@@ -36,7 +36,7 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	)
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), idCount,
 		idCell.Address(), defaultConfig)
-	idCell.Take() // only frees the memory
+	idCell.Take() // only releases the memory
 	return Comm(*comm), err
 }
 
@@ -90,7 +90,7 @@ func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (Red
 	factor := dl.NewCell(factorBits)
 	err := l.call(createPreMulSum, op.Address(), factor.Address(), uintptr(t), hostImmediate,
 		uintptr(comm))
-	factor.Take() // only frees the memory
+	factor.Take() // only releases the memory
 	return op.Take(), err
 }
 
