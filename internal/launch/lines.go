@@ -109,8 +109,8 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// consumeLineLocked adds the first line of b to pending, and returns the rest of b. If the line is
-// too long for pending, it adds only a part.
+// consumeLineLocked adds the first line of b, or a part of a line that is too long, and returns the
+// rest of b.
 func (l *lineWriter) consumeLineLocked(b []byte) (rest []byte) {
 	text, rest, hasNewline := bytes.Cut(b, []byte{'\n'})
 	freeBytes := maxPending - len(l.pending)

@@ -149,7 +149,7 @@ func (s *supervisor) killWithMessage() order {
 
 // handleSignal forwards a signal that the launcher received to the ranks, with three exceptions:
 // SIGPIPE becomes SIGTERM, because the ranks do not notice that the launcher's output was closed.
-// A second SIGINT becomes SIGKILL. SIGTERM also starts killDelay.
+// A second SIGINT becomes SIGKILL. SIGTERM also starts killDelay, unless SIGKILL already follows.
 func (s *supervisor) handleSignal(received syscall.Signal) order {
 	if s.firstSignal == 0 {
 		s.firstSignal = received

@@ -50,8 +50,7 @@ func (b *binding) call(f function, args ...uintptr) error {
 	return b.callError(f, status, isCalled)
 }
 
-// prepare prepares a call whose last argument is a stream. args lacks the stream, which
-// Invocation.On adds.
+// prepare prepares a call. args lacks the last argument, a stream, which Invocation.On adds.
 func (b *binding) prepare(f function, args ...uintptr) Invocation {
 	i := Invocation{binding: b, function: f, streamIndex: len(args)}
 	if symbol := b.symbols[f]; symbol != 0 {

@@ -138,8 +138,7 @@ func interpretersInPath() []string {
 // prefixOf returns "/usr" for "/usr/bin/python3".
 func prefixOf(executable string) string { return filepath.Dir(filepath.Dir(executable)) }
 
-// wheelPatterns lists where pip installs NCCL in a pythonPrefix. The first pattern is the usual
-// one.
+// wheelPatterns lists where pip installs NCCL in a pythonPrefix, the usual place first.
 var wheelPatterns = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
