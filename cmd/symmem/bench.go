@@ -14,8 +14,8 @@ import (
 const benchLong = `bench measures symmem against baselines, in alternating batches.
 
 Each result is the median of several batches, with the minimum and the 10th and 90th percentiles. A
-ratio is the median of the baseline divided by that of symmem: above 1, symmem is faster. Some
-results have a bar, which is an upper limit. With --enforce, the command exits with code 1 if a
+ratio is the median of the baseline divided by the median of symmem: above 1, symmem is faster.
+Some results have an upper limit, called a bar. With --enforce, the command exits with code 1 if a
 result is above its bar.
 
 --quick measures a few short batches, for continuous integration. --json prints one object, whose
@@ -28,17 +28,17 @@ const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
 type benchFlags struct {
 	planFlags
 	json    bool
-	enforce bool   // fail if a result exceeds its bar, the upper limit
+	enforce bool   // exit with code 1 if a result is above its bar
 	backend string // "" means $SYMMEM_BACKEND
 }
 
-// maxBatches bounds memory: the time of every batch is kept.
+// maxBatches limits memory, because bench keeps the time of every batch.
 const maxBatches = 1_000_000
 
-// planFlags holds the flags of a measurement plan. bench and tune compare variants of a call, such
-// as its plain path (A) and its window path (B), in alternating batches: A, B, A, B.
+// planFlags holds the flags of a measurement, which bench and tune share. To compare two variants A
+// and B of a call, they measure alternating batches: A, B, A, B.
 type planFlags struct {
-	isQuick       bool          // use smaller defaults
+	isQuick       bool          // use the defaults for continuous integration
 	batchCount    int           // batches of each variant; 0 means the default
 	batchDuration time.Duration // length of a batch; 0 means the default
 }
@@ -57,7 +57,8 @@ func (f *planFlags) parsePlan() (bench.Plan, error) {
 		defaults = bench.Quick
 	}
 
-	if f.batchCount < 0 || f.batchCount > maxBatches {
+	isCountValid := f.batchCount >= 0 && f.batchCount <= maxBatches // 0 selects the default
+	if !isCountValid {
 		return defaults, fmt.Errorf("--batches is %d, but must be from 1 to %d", f.batchCount,
 			maxBatches)
 	}

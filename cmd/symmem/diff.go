@@ -19,13 +19,13 @@ const diffLong = `diff finds the first event that differs between ranks, in file
 
 It reads traces of symmem (SYMMEM_TRACE), memory snapshots of PyTorch
 (torch.cuda.memory._dump_snapshot) and dumps of PyTorch's Flight Recorder, as pickles or JSON.
-Nothing in a pickle is executed. Each rank has one file of each kind. The number after "rank" in the
-file's name, or else the last number there, is the rank. In a directory, diff reads all files except
-those that end in ".old" or ".html".
+Nothing in a pickle is executed. Each rank has one file of each kind. The name of a file contains
+its rank: the number after "rank" or, without this word, the last number. In a directory, diff reads
+all files except "*.old" and "*.html".
 
-diff prints the first request (allocation, free or collective) that differs, and the first place
-(segment and offset) that differs, with stacks and the five preceding requests. It also prints
-whether this one difference explains the others, and how symmem's pools would place the requests.
+diff prints the first request (allocation, free or collective) and the first address (segment and
+offset) that differ, with stacks and the five preceding requests. It also prints whether the first
+difference explains the others, and how symmem's pools would place the requests.
 
 If there are MemPools, diff compares only these, because other memory is expected to differ between
 ranks. --all-pools compares everything. The fields of --json are listed in docs/reference/json.md.
@@ -98,13 +98,13 @@ type rankFiles struct {
 
 func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.fileRanks, "rank", nil,
-		"rank of a file, as FILE=N (default: that in a trace, else the number in its name)")
+		"rank of a file, as FILE=N (default: from the trace or the name of the file)")
 	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default: the only one with events)")
 	flags.BoolVar(&f.allPools, "all-pools", false,
 		"also compare the default pool and the pools of graphs")
 }
 
-// find lists the files in paths, with their ranks. Without any file, it returns an error.
+// find lists the files in paths, with their ranks. It returns at least one file or an error.
 func (f *rankFiles) find(paths []string) ([]load.Source, error) {
 	ranks, err := f.parseFileRanks()
 	if err != nil {
@@ -135,14 +135,8 @@ func (f *rankFiles) compare(cmd *cobra.Command, sources []load.Source) (*diff.Re
 func (f *rankFiles) parseFileRanks() (map[string]int, error) {
 	ranks := map[string]int{}
 	for _, text := range f.fileRanks {
-		separator := strings.LastIndex(text, "=") // a file name may contain "=" too
-		if separator < 0 {
-			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
-		}
-
-		file, number := text[:separator], text[separator+1:]
-		rank, err := strconv.Atoi(number)
-		if err != nil || rank < 0 {
+		file, rank, ok := parseFileRank(text)
+		if !ok {
 			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
 		}
 
@@ -152,12 +146,26 @@ func (f *rankFiles) parseFileRanks() (map[string]int, error) {
 	return ranks, nil
 }
 
-// minProgressBytes is the smallest total size for which progress is shown.
+// parseFileRank splits FILE=N at the last "=", because a file name may also contain "=".
+func parseFileRank(text string) (file string, rank int, ok bool) {
+	separator := strings.LastIndex(text, "=")
+	if separator < 0 {
+		return "", 0, false
+	}
+
+	file, number := text[:separator], text[separator+1:]
+	rank, err := strconv.Atoi(number)
+	return file, rank, err == nil && rank >= 0
+}
+
+// minProgressBytes is the smallest total size of files for which diff shows progress.
 const minProgressBytes = 64 << 20
 
-// newReadProgress returns functions that show and clear the number of bytes read on the terminal.
-// Without a terminal, show is nil, which load.Options allows.
-func newReadProgress(cmd *cobra.Command) (show func(done, total int64), clearText func()) {
+// newReadProgress returns functions that show the number of bytes read, and clear it again. If
+// standard error is not a terminal, showProgress is nil.
+func newReadProgress(
+	cmd *cobra.Command,
+) (showProgress func(done, total int64), clearProgress func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}
@@ -165,7 +173,7 @@ func newReadProgress(cmd *cobra.Command) (show func(done, total int64), clearTex
 	var mu sync.Mutex // load.Files reads files concurrently
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
 	showMiB := progressLines(counter, "MiB read")
-	show = func(done, total int64) {
+	showProgress = func(done, total int64) {
 		if total < minProgressBytes {
 			return
 		}
@@ -175,5 +183,5 @@ func newReadProgress(cmd *cobra.Command) (show func(done, total int64), clearTex
 		defer mu.Unlock()
 		showMiB(int(done/mib), int(total/mib))
 	}
-	return show, counter.end
+	return showProgress, counter.end
 }

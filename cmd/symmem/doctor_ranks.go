@@ -15,41 +15,32 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial launches this program once per rank, as a child. Each child opens the backend, makes
-// calls, and prints a line such as:
+// startTrial launches one child process per rank and collects their results. Each child prints a
+// line such as:
 //
 //	result: {"rank":1,"windows":2,"calls":[...]}
 //
-// startTrial returns an error only if a signal interrupts the trial. All other errors are in the
-// Trial.
+// startTrial returns an error only if a signal interrupts it. Trial.Error holds any other error.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
 	ranks := f.trialRanks(facts)
-	self, err := os.Executable()
+	command, err := f.childCommand(cmd.Name(), facts.Backend)
 	if err != nil {
-		return doctor.NewTrial(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
+		return doctor.NewTrial(ranks, nil, err), nil
 	}
 
-	var plan *sharingPlan // nil unless ranks share GPUs
-	mustShare := usesGPUs(facts) && ranks > len(facts.GPUs)
-	if mustShare {
-		plan, err = checkSharing(ranks, &facts.Library, os.Environ())
-		if err != nil {
-			return doctor.NewTrial(ranks, nil, err), nil
-		}
+	plan, err := planTrialSharing(ranks, facts)
+	if err != nil {
+		return doctor.NewTrial(ranks, nil, err), nil
 	}
 
 	ctx, cancel := f.trialContext(cmd.Context())
 	defer cancel()
 	var output bytes.Buffer // of all children
-	launched, err := runRanks(ctx, launch.Spec{
-		Ranks: ranks, Env: os.Environ(), OmitPrefix: true,
-		Command: []string{
-			self, cmd.Name(), "--" + childRankFlag, "--backend=" + facts.Backend,
-			"--timeout=" + f.timeout.String(),
-		},
-		Stdout: &output, Stderr: cmd.ErrOrStderr(),
+	launched, launchErr := runRanks(ctx, launch.Spec{
+		Ranks: ranks, Env: os.Environ(), Command: command,
+		Stdout: &output, OmitPrefix: true, Stderr: cmd.ErrOrStderr(),
 	}, plan)
 	if isInterrupted(&launched) {
 		interruptErr := fmt.Errorf("a signal interrupted the trial: %v", launched.Signal)
@@ -57,15 +48,38 @@ func (f *doctorFlags) startTrial(
 		return doctor.NewTrial(ranks, nil, interruptErr), exitErr
 	}
 
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = errors.New("the trial took too long, and its ranks were killed")
+	if errors.Is(launchErr, context.DeadlineExceeded) {
+		launchErr = errors.New("the trial took too long, and its ranks were killed")
 	}
 
 	results := parseRankResults[doctor.RankResult](output.Bytes())
 	missingErr := missingResultsError(&launched, results)
-	trial := doctor.NewTrial(ranks, results, errors.Join(err, missingErr))
+	trial := doctor.NewTrial(ranks, results, errors.Join(launchErr, missingErr))
 	trial.Source = "started by doctor"
 	return trial, nil
+}
+
+// childCommand returns the command line of each child: this program, with the same subcommand.
+func (f *doctorFlags) childCommand(subcommand, backend string) ([]string, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding this program: %w", err)
+	}
+
+	return []string{
+		program, subcommand, "--" + childRankFlag, "--backend=" + backend,
+		"--timeout=" + f.timeout.String(),
+	}, nil
+}
+
+// planTrialSharing returns nil if each rank has its own GPU or needs none.
+func planTrialSharing(ranks int, facts *doctor.Facts) (*sharingPlan, error) {
+	mustShare := usesGPUs(facts) && ranks > len(facts.GPUs)
+	if !mustShare {
+		return nil, nil
+	}
+
+	return checkSharing(ranks, &facts.Library, os.Environ())
 }
 
 func usesGPUs(facts *doctor.Facts) bool { return facts.Backend == "nccl" }
@@ -84,7 +98,7 @@ func (f *doctorFlags) trialRanks(facts *doctor.Facts) int {
 	}
 }
 
-// rankResultPrefix distinguishes results from other lines, such as those of NCCL.
+// rankResultPrefix begins the line with a rank's result. NCCL may print other lines.
 const rankResultPrefix = "result: "
 
 func (f *doctorFlags) runChildRank(cmd *cobra.Command, world rendezvous.World) error {
@@ -92,7 +106,7 @@ func (f *doctorFlags) runChildRank(cmd *cobra.Command, world rendezvous.World) e
 	return printRankResult(cmd, result)
 }
 
-// printRankResult prints a result for the parent.
+// printRankResult prints a result line for the parent process.
 func printRankResult(cmd *cobra.Command, result any) error {
 	encoded, err := json.Marshal(result)
 	if err != nil {
@@ -106,9 +120,9 @@ func printRankResult(cmd *cobra.Command, result any) error {
 	return nil
 }
 
-// parseRankResults returns the results in the output of all children. It skips other lines.
+// parseRankResults returns the results in the joint output of all children.
 func parseRankResults[T any](output []byte) []T {
-	results := []T{} // not nil, because JSON encodes nil as null
+	results := []T{} // encoded as [] in JSON, unlike nil
 	for line := range bytes.Lines(output) {
 		encoded, isResult := bytes.CutPrefix(line, []byte(rankResultPrefix))
 		if !isResult {
@@ -117,7 +131,7 @@ func parseRankResults[T any](output []byte) []T {
 
 		var result T
 		if err := json.Unmarshal(encoded, &result); err != nil {
-			continue // for example, a killed child printed part of a line
+			continue // a killed child may print part of a line
 		}
 
 		results = append(results, result)

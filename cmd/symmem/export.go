@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -22,16 +23,16 @@ duration.
 torch.distributed.flight_recorder.fr_trace FOLDER. Sends and Recvs are left out.
 
 --snapshot writes memory snapshots that https://pytorch.org/memory_viz and python -m
-torch.cuda._memory_viz read. The addresses in them are not those of the process.
+torch.cuda._memory_viz read. Their addresses differ from the addresses in the process.
 
---redact writes copies of the traces that can be given to others: they have no call sites, file
-paths or stacks, but keep the names and texts that the program chose. symmem diff, report and export
-can read them.
+--redact writes copies of the traces without call sites, file paths and stacks, to give to others.
+The copies keep the names and texts that the program chose. symmem diff, report and export read
+them.
 
-All ranks return from a call that compares or combines a value (Agree, Any, Step, ...) at the same
-time. From these calls, export measures how the clocks of the ranks differ, and prints the result.
-It corrects times if at least three calls show a difference, and if this difference is more than
-0.1 ms and more than twice the spread.
+Some calls, such as Agree, Any and Step, return on all ranks at the same time. From these calls,
+export measures how the clocks of the ranks differ, and prints the result. It corrects the times if
+there are at least three such calls, and the difference is more than 0.1 ms and more than twice the
+spread.
 
 Exit codes: 0 success; 2 a file cannot be read or written; 128+n killed by signal n.`
 
@@ -43,9 +44,9 @@ const exportExample = `  symmem export traces/ --perfetto run.zip
 // exportFlags holds the output path of each format, or "" for formats that are not requested.
 type exportFlags struct {
 	perfetto       string // an archive
-	flightRecorder string // a folder, like those below
-	snapshot       string
-	redact         string
+	flightRecorder string // a folder
+	snapshot       string // a folder
+	redact         string // a folder
 	json           bool
 }
 
@@ -55,7 +56,7 @@ type exportReport struct {
 	Notes  []string       `json:"notes"`  // about missing data and clocks, for the user
 }
 
-// exportedFile is an archive or folder that export has written.
+// exportedFile describes an archive or folder that export has written.
 type exportedFile struct {
 	Format string `json:"format"`
 	Path   string `json:"path"`
@@ -83,8 +84,8 @@ func newExportCommand() *cobra.Command {
 
 // run writes the requested formats and prints what it has written.
 func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
-	hasFormat := f.perfetto != "" || f.flightRecorder != "" || f.snapshot != "" || f.redact != ""
-	if !hasFormat {
+	outputs := f.requestedOutputs()
+	if len(outputs) == 0 {
 		return errors.New("nothing to write: add --perfetto FILE, --flight-recorder DIR, " +
 			"--snapshot DIR or --redact DIR")
 	}
@@ -101,8 +102,13 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	}
 
 	report := &exportReport{Files: []exportedFile{}, Clocks: traces.Clocks, Notes: traces.Notes}
-	if err := f.writeFiles(traces, report); err != nil {
-		return exitWith(exitFailed, err)
+	for _, o := range outputs {
+		contents, err := o.write(o.path, traces)
+		if err != nil {
+			return exitWith(exitFailed, err)
+		}
+
+		report.addFile(o.format, o.path, contents)
 	}
 
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.writeText); err != nil {
@@ -112,64 +118,58 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// writeFiles writes each requested format and adds it to the report.
-func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) error {
-	ranks := len(traces.Clocks)
-	if f.perfetto != "" {
-		err := export.WriteFile(f.perfetto, func(w io.Writer) error {
-			return export.WritePerfetto(w, traces, currentBuild().Version)
-		})
-		if err != nil {
-			return err
-		}
-
-		report.addFile("perfetto", f.perfetto, fmt.Sprintf("%d ranks", ranks))
-	}
-
-	if f.flightRecorder != "" {
-		calls, messages, err := export.WriteFlightRecorder(f.flightRecorder, traces)
-		if err != nil {
-			return err
-		}
-
-		text := fmt.Sprintf("%d ranks, %d calls", ranks, calls)
-		if messages > 0 {
-			text += fmt.Sprintf("; %d Sends and Recvs are left out", messages)
-		}
-
-		report.addFile("flight_recorder", f.flightRecorder, text)
-	}
-
-	if f.snapshot != "" {
-		events, err := export.WriteSnapshots(f.snapshot, traces)
-		if err != nil {
-			return err
-		}
-
-		text := fmt.Sprintf("%d ranks, %d events of memory", ranks, events)
-		report.addFile("snapshot", f.snapshot, text)
-	}
-
-	if f.redact != "" {
-		if err := export.WriteRedacted(f.redact, traces); err != nil {
-			return err
-		}
-
-		text := fmt.Sprintf("%d ranks, without paths and stacks", ranks)
-		report.addFile("trace", f.redact, text)
-	}
-
-	return nil
+// exportOutput is a file or folder to write.
+type exportOutput struct {
+	format string
+	path   string // "" if the format is not requested
+	write  func(path string, traces *export.Traces) (contents string, err error)
 }
 
-// addFile records a written file under its absolute path.
-func (r *exportReport) addFile(format, path, text string) {
-	absolute, err := filepath.Abs(path)
-	if err != nil {
-		absolute = path // the working directory has been deleted
+func (f *exportFlags) requestedOutputs() []exportOutput {
+	outputs := []exportOutput{
+		{"perfetto", f.perfetto, exportPerfetto},
+		{"flight_recorder", f.flightRecorder, exportFlightRecorder},
+		{"snapshot", f.snapshot, exportSnapshots},
+		{"trace", f.redact, exportRedacted},
+	}
+	return slices.DeleteFunc(outputs, func(o exportOutput) bool { return o.path == "" })
+}
+
+func exportPerfetto(archive string, traces *export.Traces) (contents string, err error) {
+	err = export.WriteFile(archive, func(w io.Writer) error {
+		return export.WritePerfetto(w, traces, currentBuild().Version)
+	})
+	return fmt.Sprintf("%d ranks", len(traces.Clocks)), err
+}
+
+func exportFlightRecorder(folder string, traces *export.Traces) (contents string, err error) {
+	calls, messages, err := export.WriteFlightRecorder(folder, traces)
+	contents = fmt.Sprintf("%d ranks, %d calls", len(traces.Clocks), calls)
+	if messages > 0 {
+		contents += fmt.Sprintf("; %d Sends and Recvs are left out", messages)
 	}
 
-	r.Files = append(r.Files, exportedFile{Format: format, Path: absolute, Text: text})
+	return contents, err
+}
+
+func exportSnapshots(folder string, traces *export.Traces) (contents string, err error) {
+	events, err := export.WriteSnapshots(folder, traces)
+	return fmt.Sprintf("%d ranks, %d events of memory", len(traces.Clocks), events), err
+}
+
+func exportRedacted(folder string, traces *export.Traces) (contents string, err error) {
+	err = export.WriteRedacted(folder, traces)
+	return fmt.Sprintf("%d ranks, without paths and stacks", len(traces.Clocks)), err
+}
+
+// addFile adds a written archive or folder, with its absolute path.
+func (r *exportReport) addFile(format, path, contents string) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		absolute = path // for example, the working directory has been deleted
+	}
+
+	r.Files = append(r.Files, exportedFile{Format: format, Path: absolute, Text: contents})
 }
 
 func (r *exportReport) writeText(w io.Writer) error {

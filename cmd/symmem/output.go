@@ -31,11 +31,11 @@ func writeJSON(w io.Writer, report any) error {
 	return nil
 }
 
-// output wraps standard output and records the result of its writes.
+// output wraps standard output and remembers whether writes succeeded.
 type output struct {
 	io.Writer
 	written bool  // whether anything has been written
-	err     error // of the first failed write
+	err     error // the error of the first failed write
 }
 
 // Write implements io.Writer.
@@ -59,9 +59,10 @@ func (o *output) Stat() (os.FileInfo, error) {
 	return file.Stat()
 }
 
-// wantsJSON reports whether a failed command must print its error as JSON. args may be invalid.
+// wantsJSON reports whether a failed command prints its error as JSON. The command may have failed
+// because args are invalid.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
-	isSet, err := cmd.Flags().GetBool("json")
+	isJSON, err := cmd.Flags().GetBool("json")
 	if err != nil {
 		return false // the command has no such flag
 	}
@@ -71,15 +72,19 @@ func wantsJSON(cmd *cobra.Command, args []string) bool {
 		return false // its parent prints JSON
 	}
 
-	if isSet || cmd.Name() == "launch" { // launch starts a program, to which --json may belong
-		return isSet
+	if isJSON {
+		return true
 	}
 
-	// Parsing stops at an invalid argument, possibly before --json.
+	if cmd.Name() == "launch" {
+		return false // --json in args may belong to the launched program
+	}
+
+	// An invalid argument may have stopped the parser before --json.
 	return slices.Contains(args, "--json")
 }
 
-// failure is printed instead of a report, so that --json always yields JSON.
+// failure replaces the report of a command that failed, so that --json always prints JSON.
 type failure struct {
 	Error string `json:"error"`
 	Code  int    `json:"code"`
