@@ -20,16 +20,16 @@ const preflightLong = `preflight checks, before a job starts, that its ranks can
 If a launcher (symmem launch, torchrun, mpirun, srun, Kubernetes) started this process, it is one of
 the ranks. If not, it starts the ranks. It needs neither MPI nor ssh.
 
-Each rank opens the backend and all-reduces 4 KiB and 16 MiB on each path. The sums must be right.
-If the tuning table has times for these calls, the calls may take at most those times divided by
---tolerance. Then each pair of ranks exchanges messages of 4 MiB (1 MiB on the host). A link is slow
-if its speed is below --tolerance times the speed of fast links, in three measurements; links within
-a node and between nodes are compared separately. The first rank of each node also reports what
-symmem doctor finds there.
+Each rank opens the backend, all-reduces 4 KiB and 16 MiB on each path, and checks the sums. If the
+tuning table has a time for such a call, the call may take at most this time divided by --tolerance.
+Then each pair of ranks exchanges messages of 4 MiB (1 MiB on the host). A link is slow if three
+measurements are below --tolerance times the speed of fast links. Links within a node and between
+nodes are compared separately. The first rank of each node also reports what symmem doctor finds
+there.
 
 The report names the node, the rank with its GPU, or the link at fault. If most links of a rank are
-slow, the rank is at fault. If there are only two ranks, their link cannot be compared with others;
---min-link sets a limit for all links. Under a launcher, rank 0 prints the report. If rank 0 is
+slow, the rank is at fault. The link of two ranks cannot be compared with others: --min-link sets a
+limit for all links. Under a launcher, rank 0 prints the report. If rank 0 is
 lost, the lowest remaining rank prints it. The other ranks print their errors on standard error.
 
 --prometheus writes a file for the textfile collector of node_exporter on each node. The fields of
@@ -80,7 +80,7 @@ func (f *preflightFlags) addFlags(flags *pflag.FlagSet) {
 	addBackendFlag(flags, &f.backend)
 	f.addRankFlags(flags, 0, "ranks to start, at most 64 (default: one per GPU, host 2)",
 		&f.timeout)
-	flags.Lookup("timeout").Usage += "; to start, ranks have twice this time"
+	flags.Lookup("timeout").Usage += "; ranks have twice this time to start"
 	flags.DurationVar(&f.deadline, "deadline", 5*time.Minute, "maximum duration of all checks")
 	flags.Float64Var(&f.tolerance, "tolerance", 0.5,
 		"fraction of the expected speed below which a link or call is at fault")
@@ -96,7 +96,7 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	isToleranceValid := f.tolerance >= 0 && f.tolerance < 1 // false for NaN
 	isMinLinkValid := f.minLinkGBps >= 0                    // false for NaN
 	switch {
-	case flags.Changed("ranks") && !isRankCountValid: // 0 is valid only as the default
+	case flags.Changed("ranks") && !isRankCountValid: // by default, rankCount is 0
 		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	case f.deadline <= 0:
 		return fmt.Errorf("--deadline is %v, but must be positive", f.deadline)
@@ -115,7 +115,7 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	return chooseBackend(&f.backend)
 }
 
-// run makes this process a rank if a launcher has started it. Otherwise, run starts the ranks.
+// run runs the checks as a rank if a launcher has started this process, or else starts the ranks.
 func (f *preflightFlags) run(cmd *cobra.Command) error {
 	world, err := f.discoverWorld(cmd)
 	if err != nil {
@@ -130,7 +130,7 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	return f.startRanks(cmd)
 }
 
-// runAsRank runs the checks. On one of the ranks, it also prints the report.
+// runAsRank runs the checks. Only one of the ranks prints the report.
 func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) error {
 	if err := reserveStdout(cmd); err != nil {
 		return err
@@ -140,69 +140,71 @@ func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) e
 	defer stop()
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline)
 	defer cancel()
-	r := f.runChecks(ctx, world)
+	rank := f.runChecks(ctx, world)
 	if f.isChildRank {
-		return reportToParent(cmd, r.result)
+		return reportToParent(cmd, rank.result)
 	}
 
-	report := f.judgeResults(r.knownResults(), preflight.Options{
+	report := f.judgeResults(rank.knownResults(), preflight.Options{
 		Ranks: world.Size, FirstExit: noRank, // only the launcher knows which rank exited first
 	})
-	isReporter := r.isReporter()
-	isFirstOfNode := world.LocalRank == 0
-	if !isReporter && r.result.Error != "" {
-		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, r.result.Error)
+	var reportErr, metricsErr error
+	if rank.isReporter() {
+		reportErr = f.printReport(cmd, report)
+	} else if rank.result.Error != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, rank.result.Error)
 	}
 
-	if err := f.writeResults(cmd, report, isReporter, isFirstOfNode); err != nil {
+	isFirstOfNode := world.LocalRank == 0
+	if isFirstOfNode {
+		metricsErr = f.writeMetrics(report)
+	}
+
+	if err := errors.Join(reportErr, metricsErr); err != nil {
 		return exitWith(exitFailed, err)
 	}
 
 	return exitWith(report.ExitCode(), nil)
 }
 
-// reportToParent prints the result for the parent, which prints the report.
+// reportToParent prints the result of a rank. The parent process combines the results in a report.
 func reportToParent(cmd *cobra.Command, result preflight.RankResult) error {
 	if err := printRankResult(cmd, result); err != nil {
 		return err
 	}
 
 	if result.Error != "" {
-		return exitWith(exitWrong, nil) // makes the parent stop the other ranks
+		return exitWith(exitWrong, nil) // an exit code makes the parent stop the other ranks
 	}
 
 	return nil
 }
 
-// writeResults prints the report on the reporter, and writes the metrics on the first rank of each
-// node.
-func (f *preflightFlags) writeResults(
-	cmd *cobra.Command, report *preflight.Report, isReporter, isFirstOfNode bool,
-) error {
-	var reportErr, metricsErr error
-	if isReporter {
-		reportErr = writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText)
-	}
-
-	if isFirstOfNode && f.metricsFile != "" {
-		metricsErr = report.WriteMetrics(f.metricsFile)
-	}
-
-	return errors.Join(reportErr, metricsErr)
+func (f *preflightFlags) printReport(cmd *cobra.Command, report *preflight.Report) error {
+	return writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText)
 }
 
-// judgeResults judges the results by the limits of the flags and the times in the tuning table,
-// which it adds to o.
+// writeMetrics does nothing without --prometheus.
+func (f *preflightFlags) writeMetrics(report *preflight.Report) error {
+	if f.metricsFile == "" {
+		return nil
+	}
+
+	return report.WriteMetrics(f.metricsFile)
+}
+
+// judgeResults adds the limits from the flags and the tuning table to o, and judges the results.
 func (f *preflightFlags) judgeResults(
 	results []preflight.RankResult, o preflight.Options,
 ) *preflight.Report {
 	o.Tolerance = f.tolerance
-	o.MinLinkSpeed = f.minLinkGBps * 1e9
+	const bytesPerGB = 1e9
+	o.MinLinkSpeed = f.minLinkGBps * bytesPerGB
 	if len(results) > 0 {
 		backend, device := results[0].Backend, results[0].Device
 		file, isRequired := findTuningFile(device, o.Ranks)
 		table, err := doctor.ReadTuning(backend, device, file, isRequired)
-		if err == nil { // symmem.Open has already reported an error on the ranks
+		if err == nil { // if not, the ranks have already reported the error
 			o.Table = table
 		}
 	}

@@ -187,7 +187,6 @@ func (r *preflightRank) knownResults() []preflight.RankResult {
 // startRanks starts the ranks on this machine, waits for them and writes a report about their
 // results.
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
-	const isReporter, isFirstOfNode = true, true // this process does both for the ranks
 	ranks, plan, err := f.ranksToStart(cmd)
 	if err != nil {
 		return exitWith(exitFailed, err)
@@ -214,7 +213,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	if isInterrupted(&launched) {
 		report := f.judgeResults(nil, preflight.Options{Ranks: ranks, FirstExit: noRank})
 		report.AddInterrupt(launched.Signal.String())
-		err := f.writeResults(cmd, report, isReporter, isFirstOfNode)
+		err := errors.Join(f.printReport(cmd, report), f.writeMetrics(report))
 		return exitWith(128+int(launched.Signal), err)
 	}
 
@@ -225,7 +224,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 
 	results := parseRankResults[preflight.RankResult](output.Bytes())
 	report := f.judgeResults(results, f.exitOptions(&launched, ranks, wereKilled))
-	if err := f.writeResults(cmd, report, isReporter, isFirstOfNode); err != nil {
+	if err := errors.Join(f.printReport(cmd, report), f.writeMetrics(report)); err != nil {
 		return exitWith(exitFailed, err)
 	}
 

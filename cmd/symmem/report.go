@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,8 +16,8 @@ import (
 	"symmem/internal/page"
 )
 
-const reportLong = `report writes a web page that shows what ranks did, from the files
-that diff reads.
+const reportLong = `report reads the same files as diff, and writes a web page that shows
+what the ranks did.
 
 The page is a single file, needs no network and can be sent to others. For each request, it shows
 the memory of all ranks. It also shows the first difference, windows, pending calls, faults and
@@ -78,8 +79,8 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	}
 
 	if writesFile {
-		const kilobyte = 1000
-		kilobytes := (size + kilobyte - 1) / kilobyte // rounded up
+		const kilobyte = 1000.0
+		kilobytes := int64(math.Ceil(float64(size) / kilobyte))
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
 			report.Summarize(result), f.output, kilobytes)
 	}
@@ -91,7 +92,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// writePage writes the page and returns its size in bytes, or 0 if it goes to standard output.
+// writePage returns the size of the written file in bytes. The size is 0 for standard output.
 func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size int64, err error) {
 	var diffText strings.Builder // the output of symmem diff, which the page includes
 	if err := result.WriteText(&diffText); err != nil {
@@ -108,8 +109,8 @@ func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size i
 	return writePageFile(f.output, built, diffText.String())
 }
 
-// writePageFile writes a file that only its owner can read, and returns its size in bytes. It
-// replaces an existing file atomically.
+// writePageFile replaces the file atomically, and returns its size in bytes. Only the owner can
+// read the file.
 func writePageFile(file string, p *page.Page, diffText string) (size int64, err error) {
 	temporary, err := os.CreateTemp(filepath.Dir(file), ".report-*")
 	if err != nil {
@@ -132,22 +133,24 @@ func writePageFile(file string, p *page.Page, diffText string) (size int64, err 
 	return size, nil
 }
 
-// minProgressEvents is the smallest total for which progress is shown.
+// minProgressEvents is the smallest number of events for which report shows progress.
 const minProgressEvents = 1 << 20
 
-// newEventProgress returns functions that show and clear the number of converted events on the
-// terminal. Without a terminal, show is nil, which report.Build allows.
-func newEventProgress(cmd *cobra.Command) (show func(done, total int), clearText func()) {
+// newEventProgress returns functions that show the number of converted events, and clear it again.
+// If standard error is not a terminal, showProgress is nil.
+func newEventProgress(
+	cmd *cobra.Command,
+) (showProgress func(done, total int), clearProgress func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}
 
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
 	showEvents := progressLines(counter, "events converted")
-	show = func(done, total int) {
+	showProgress = func(done, total int) {
 		if total >= minProgressEvents {
 			showEvents(done, total)
 		}
 	}
-	return show, counter.end
+	return showProgress, counter.end
 }

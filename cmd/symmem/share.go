@@ -22,7 +22,7 @@ import (
 // Kernels of ranks on the same GPU run in turns, unless NVIDIA's Multi-Process Service (MPS) runs
 // them side by side. MPS needs a daemon, which runRanks starts and stops unless one is running.
 type sharingPlan struct {
-	ranks, gpus int // their numbers
+	ranks, gpus int // number of each
 	status      doctor.GPUSharing
 	userEnv     []string // environment of this process before CUDA libraries changed it
 }
@@ -62,8 +62,8 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, e
 	return 1, nil, nil // one rank on the only GPU
 }
 
-// checkSharing returns a plan for this machine's GPUs, or an error if ranks cannot share them. A
-// nil library (NCCL) is not checked.
+// checkSharing returns a plan for this machine's GPUs, or an error if ranks cannot share them. If
+// library is not nil, checkSharing also checks NCCL.
 func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*sharingPlan, error) {
 	driver, gpus := doctor.InspectDriver()
 	if driver.Error != "" {
@@ -115,8 +115,8 @@ func runRanks(ctx context.Context, spec launch.Spec, plan *sharingPlan) (launch.
 	spec.Env = plan.addSettings(spec.Env, daemon)
 	result, err := launch.Run(ctx, spec)
 	if daemon != nil {
-		closeErr := daemon.Close()
-		if closeErr != nil { // the results are valid, so this is not a failure
+		// The results are valid even if the daemon cannot be stopped.
+		if closeErr := daemon.Close(); closeErr != nil {
 			fmt.Fprintf(spec.Stderr, "symmem: %v\n", closeErr)
 		}
 	}
@@ -124,10 +124,12 @@ func runRanks(ctx context.Context, spec launch.Spec, plan *sharingPlan) (launch.
 	return result, err
 }
 
-// startDaemon starts a daemon, or returns nil if one is running or none can be started. The
-// description says whether kernels run side by side, and if not, why.
+// startDaemon starts an MPS daemon and records this in p.status. It returns nil if a daemon is
+// already running or cannot be started. The description says how kernels run, and why not side by
+// side.
 func (p *sharingPlan) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
-	_, hasUserChosen := os.LookupEnv(mps.PipeVariable) // a daemon's folder, or "" for no daemon
+	// The variable is the folder of the user's daemon, or "" for no daemon.
+	_, hasUserChosen := os.LookupEnv(mps.PipeVariable)
 	switch {
 	case p.status.IsServiceRunning:
 		return nil, "side by side"
@@ -146,8 +148,8 @@ func (p *sharingPlan) startDaemon(ctx context.Context) (daemon *mps.Daemon, desc
 	return daemon, "side by side"
 }
 
-// addSettings returns a copy of env with variables for ranks that share GPUs. Nonempty variables of
-// the user have precedence over the settings of the plan, but not over those of a daemon.
+// addSettings returns a copy of env with variables for ranks that share GPUs. In increasing order
+// of precedence, the variables come from the plan, the user (unless empty) and a new daemon.
 func (p *sharingPlan) addSettings(env []string, daemon *mps.Daemon) []string {
 	settings := p.chooseSettings()
 	for _, entry := range p.userEnv {

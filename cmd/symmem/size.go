@@ -7,10 +7,13 @@ import (
 	"strings"
 )
 
-// size is a flag for a number of bytes or elements. 64K, 64k, 64Ki and 64KiB all mean 64 * 1024.
+// size is the value of a flag, in bytes or elements. 64K, 64k, 64Ki and 64KiB all mean 64 * 1024.
 type size int64
 
-const sizeUnits = "KMG" // each is 1024 times the previous one
+const (
+	sizeUnits = "KMG"
+	unitRatio = 1024 // each unit is this multiple of the previous one
+)
 
 const maxSize = 4 << 40 // 4 Ti, more than the memory of any device
 
@@ -19,12 +22,12 @@ func (s *size) String() string {
 	n := int64(*s)
 	unit := ""
 	for i := range sizeUnits {
-		isMultiple := n != 0 && n%1024 == 0
+		isMultiple := n != 0 && n%unitRatio == 0
 		if !isMultiple {
 			break
 		}
 
-		n /= 1024
+		n /= unitRatio
 		unit = string(sizeUnits[i])
 	}
 
@@ -39,7 +42,7 @@ func (s *size) Set(text string) error {
 	factor := int64(1)
 	unitFactor := int64(1)
 	for i := range sizeUnits {
-		unitFactor *= 1024
+		unitFactor *= unitRatio
 		number, hasUnit := strings.CutSuffix(digits, string(sizeUnits[i]))
 		if hasUnit {
 			digits = number
@@ -84,10 +87,10 @@ func (f *sizeFlags) sizes() ([]int64, error) {
 	}
 
 	sizes := []int64{first}
-	s := first
-	for s <= last/f.factor { // the next size is at most last
-		s *= f.factor
-		sizes = append(sizes, s)
+	current := first
+	for current <= last/f.factor { // that is, current*factor <= last, without overflow
+		current *= f.factor
+		sizes = append(sizes, current)
 	}
 
 	return sizes, nil

@@ -26,8 +26,9 @@ the ranks with SYMMEM_HTTP, Options.HTTP or symmem launch --http. The value "uni
 this command, which reads Unix sockets.
 
 If a rank does not answer within 3 seconds, its process is probably suspended, and status prints
-what the other ranks know about it. Without a FOLDER, status prints all jobs in the temporary folder
-(TMPDIR). If the ranks use another temporary folder, pass the job's folder. The ranks log its path.
+what the other ranks know about this rank. Without a FOLDER, status prints all jobs in the temporary
+folder (TMPDIR). If the ranks use another temporary folder, pass the folder of the job, which the
+ranks log.
 
 --json prints an object with the list "jobs". Its fields are listed in docs/reference/live.md.
 
@@ -36,8 +37,7 @@ Exit codes: 0 status found ranks; 2 it found none.`
 const statusExample = `  symmem status
   symmem status --json | jq '.jobs[].ranks[].waits'`
 
-// Each rank on this machine answers on a Unix socket in the folder of its job. If rank 0 waits for
-// rank 1, whose process is stopped, status prints:
+// jobStatus is the status of a job's ranks on this machine. Its text is, for example:
 //
 //	job run5: 2 ranks on this machine, http://127.0.0.1:8080/?token=...
 //	rank 0, process 7: waits
@@ -46,9 +46,7 @@ const statusExample = `  symmem status
 //	rank 1: no answer for 3s: its process may be stopped
 //	  group world: in no call of this group
 //
-// The last line comes from rank 0.
-
-// jobStatus is the status of a job's ranks on this machine.
+// Rank 1 has not answered. The last line comes from rank 0.
 type jobStatus struct {
 	Folder string `json:"folder"`
 	URL    string `json:"url,omitempty"` // web page, including the token; "" if none is served
@@ -102,8 +100,8 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	})
 }
 
-// readStatus returns the status of the running jobs in folders, or of all running jobs of this user
-// if there are no folders.
+// readStatus returns the status of the jobs in folders, or of all jobs of this user if there are no
+// folders. It omits jobs that have ended.
 func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	if len(folders) == 0 {
 		allFolders, err := live.Jobs(live.Root())
@@ -114,7 +112,7 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 		folders = allFolders
 	}
 
-	jobs := []jobStatus{} // not nil, which JSON encodes as null
+	jobs := []jobStatus{} // encoded as [] in JSON, unlike nil
 	for _, folder := range folders {
 		machine, err := live.Read(ctx, folder)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -134,13 +132,14 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	return jobs, nil
 }
 
-// newJobStatus combines the folder of a job with the answers of its ranks.
+// newJobStatus adds the job's URL to the answers of its ranks. If several ranks serve a page, the
+// URL is that of the last one.
 func newJobStatus(folder string, machine live.Machine) jobStatus {
 	j := jobStatus{Folder: folder, Machine: machine}
 	for i := range machine.Ranks {
 		address := machine.Ranks[i].Address
-		if address == "" { // the rank serves no page
-			continue
+		if address == "" {
+			continue // the rank serves no page
 		}
 
 		token, err := live.Token(folder)
@@ -154,7 +153,6 @@ func newJobStatus(folder string, machine live.Machine) jobStatus {
 	return j
 }
 
-// hasEnded reports whether all ranks have ended.
 func (j *jobStatus) hasEnded() bool {
 	for i := range j.Ranks {
 		if j.Ranks[i].Error != live.ErrorEnded {
@@ -165,8 +163,7 @@ func (j *jobStatus) hasEnded() bool {
 	return true
 }
 
-// formatText returns the status as text. It replaces unprintable characters, which the names of
-// groups may contain.
+// formatText replaces unprintable characters, because the names of groups may contain them.
 func (j *jobStatus) formatText() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s: %d ranks on this machine", filepath.Base(j.Folder), len(j.Ranks))
@@ -189,13 +186,13 @@ func (j *jobStatus) formatText() string {
 	return strings.Map(replaceUnprintable, b.String())
 }
 
-// describeRank writes what rank r is doing or, if it has not answered, what other ranks know about
-// it.
+// describeRank writes what the rank is doing or, without an answer, what other ranks know about it.
 func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	if r.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)
-		for group, activity := range j.activityByGroup(r.Rank) {
-			fmt.Fprintf(b, "  group %s: %s\n", group, activity)
+		activities := j.activityByGroup(r.Rank)
+		for _, group := range slices.Sorted(maps.Keys(activities)) {
+			fmt.Fprintf(b, "  group %s: %s\n", group, activities[group])
 		}
 
 		return
@@ -207,13 +204,13 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	}
 
 	fmt.Fprintf(b, "rank %d, process %d: %s\n", r.Rank, r.Process, state)
-	for _, w := range r.Waits {
-		start := w.Since.Local().Format(time.TimeOnly)
-		duration := time.Duration(w.Seconds * float64(time.Second)).Round(time.Millisecond)
-		fmt.Fprintf(b, "  for %s in %s, since %s (%v)\n", driver.Ranks(w.Ranks), w.InCall, start,
-			duration)
-		for _, rank := range slices.Sorted(maps.Keys(w.Activity)) {
-			fmt.Fprintf(b, "    rank %d: %s\n", rank, w.Activity[rank])
+	for _, wait := range r.Waits {
+		start := wait.Since.Local().Format(time.TimeOnly)
+		duration := time.Duration(wait.Seconds * float64(time.Second)).Round(time.Millisecond)
+		fmt.Fprintf(b, "  for %s in %s, since %s (%v)\n", driver.Ranks(wait.Ranks), wait.InCall,
+			start, duration)
+		for _, rank := range slices.Sorted(maps.Keys(wait.Activity)) {
+			fmt.Fprintf(b, "    rank %d: %s\n", rank, wait.Activity[rank])
 		}
 	}
 
@@ -227,7 +224,7 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	}
 }
 
-// activityByGroup returns what other ranks know about a rank's activity, by the ID of a group.
+// activityByGroup returns what other ranks know about a rank's activity, keyed by group ID.
 func (j *jobStatus) activityByGroup(rank int) map[string]string {
 	activities := map[string]string{}
 	for i := range j.Ranks {
