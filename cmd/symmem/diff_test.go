@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -40,7 +41,7 @@ func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	return folder
 }
 
-// randomProgram returns the same requests in every call.
+// randomProgram returns the same requests for the same arguments.
 func randomProgram(requests, pools, streams int) difftest.Program {
 	rng := rand.New(rand.NewPCG(1, 1)) // arbitrary seeds
 	return difftest.RandomProgram(rng, requests, pools, streams)
@@ -51,12 +52,16 @@ func usualProgram() difftest.Program {
 	return randomProgram(requests, pools, streams)
 }
 
-// programWithExtra returns the usualProgram with an extra request.
+const (
+	extraRequestIndex = 100   // arbitrary
+	extraRequestSize  = 12345 // arbitrary
+)
+
+// programWithExtra inserts an extra request into the usual program.
 func programWithExtra() difftest.Program {
-	const extraIndex = 100
 	const unusedTensor = 1000
-	extra := difftest.Request{Tensor: unusedTensor, Size: 12345}
-	return slices.Insert(usualProgram(), extraIndex, extra)
+	extra := difftest.Request{Tensor: unusedTensor, Size: extraRequestSize}
+	return slices.Insert(usualProgram(), extraRequestIndex, extra)
 }
 
 func TestDiff(t *testing.T) {
@@ -64,9 +69,9 @@ func TestDiff(t *testing.T) {
 	folder := writeSnapshots(t, usual, usual, programWithExtra(), usual)
 	code, stdout, stderr := runDiff(t, "--all-pools", folder)
 	for _, want := range []string{
-		"requests differ first at request 100: extra",
+		fmt.Sprintf("requests differ first at request %d: extra", extraRequestIndex),
 		"in the minority: rank 2",
-		"alloc 12345 B",
+		fmt.Sprintf("alloc %d B", extraRequestSize),
 		"model.py:", // the call site
 		"this one difference (extra) explains the rest",
 		"The ranks differ.",
@@ -87,8 +92,9 @@ func TestDiff(t *testing.T) {
 	}
 
 	d := report.Sequences[0].RequestDifference
-	if code != exitWrong || d == nil || d.RequestIndex != 100 {
-		t.Errorf("--json: exit code %d, difference %+v; want %d and index 100", code, d, exitWrong)
+	if code != exitWrong || d == nil || d.RequestIndex != extraRequestIndex {
+		t.Errorf("--json: exit code %d, difference %+v; want %d and index %d", code, d,
+			exitWrong, extraRequestIndex)
 	}
 }
 

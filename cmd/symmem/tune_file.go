@@ -13,8 +13,8 @@ import (
 // temporaryTable is the name pattern of a new table before it is renamed.
 const temporaryTable = ".tuning-*"
 
-// checkTableWritable detects errors of writeTable before the measurement, which takes long. It
-// creates the folder of the table.
+// checkTableWritable reports most errors of writeTable before the long measurement. It creates the
+// folder of the table.
 func (f *tuneFlags) checkTableWritable() error {
 	if f.isDryRun {
 		return nil
@@ -29,7 +29,7 @@ func (f *tuneFlags) checkTableWritable() error {
 }
 
 func (f *tuneFlags) checkOutput() error {
-	// Neither affects the folder of the file, only its default name.
+	// The device and the number of ranks affect only the default name of the file, not the folder.
 	const unknownDevice, unknownRanks = "", 0
 	file, err := f.tableFile(unknownDevice, unknownRanks)
 	if err != nil {
@@ -41,7 +41,7 @@ func (f *tuneFlags) checkOutput() error {
 	}
 
 	if f.outputFile == "" {
-		return nil // the default name is not known yet
+		return nil // the default name depends on the device, which is not known yet
 	}
 
 	return checkReplaceable(f.outputFile)
@@ -87,8 +87,7 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
-// tableFile returns the path of the table: --output or, by default, the file in which symmem.Open
-// looks for it.
+// tableFile returns the path of the table. Without --output, it is the path that symmem.Open reads.
 func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
 	if f.outputFile != "" {
 		return f.outputFile, nil

@@ -22,18 +22,18 @@ If not, it starts the ranks.
 A case is one buffer. Each round allocates all cases, fills them with different values, all-reduces
 them in place, checks the sums, and frees the cases, so that later rounds reuse memory.
 
---churn adds random allocations and frees before the cases of each round, and sums of some live
-blocks. These are the same on every rank. --skew makes ranks differ, as in real programs, by
-unrelated allocations and different addresses.
+--churn adds random allocations and frees before the cases of each round, and all-reduces some live
+blocks. These steps are the same on every rank. --skew adds unrelated allocations and different
+addresses on each rank, as in real programs.
 
 --placement address chooses between equally good free blocks by address. This is wrong, and the run
 shows the consequences: wrong sums with --check off, and otherwise an error at the first event that
 differs between ranks.
 
 --path selects the path of the sums: window, plain, direct or two-level. The direct path uses
-symmem's kernels, which read the memory of other ranks. The two-level path does so within machines,
-and uses NCCL between them. The report lists the paths taken and, if they are not the requested one,
-the reason. --prove covers only NCCL's kernels, not the direct path.
+symmem's kernels, which read the memory of other ranks. The two-level path uses these kernels within
+machines and NCCL between them. The report lists the paths taken, and why they differ from the
+requested path. --prove covers only NCCL's kernels, not the direct path.
 
 --deterministic compares the results, bit by bit, with a formula of reductions
 (docs/reference/deterministic.md). Cases cycle through all types and reductions, with numbers that
@@ -49,8 +49,8 @@ earlier, after that number of rounds. If a round fails, verify prints the flags 
 
 The first three random rounds are a warm-up. After the last round, the usage of device memory,
 goroutines, file descriptors and shared mappings must not be higher than after the warm-up. On GPUs,
-64 MiB of device memory, 16 descriptors and 16 mappings more are accepted, because CUDA and NCCL
-load kernels and open files on demand.
+an increase of 64 MiB of device memory, 16 descriptors and 16 mappings is accepted, because CUDA and
+NCCL load kernels and open files on demand.
 
 --size is in float32 elements. SYMMEM_PROGRESS=lines writes progress to standard error.
 
@@ -72,8 +72,8 @@ const verifyExample = `  symmem verify
 // buffer each, or a random program (with --for or --from-round). Common flags apply to both.
 type verifyFlags struct {
 	rankFlags
-	caseConfig   verify.Config // for cases; also holds common flags until parse
-	randomConfig random.Config // for random programs; parse copies the common flags to it
+	caseConfig   verify.Config // for cases; also receives the common flags of both kinds
+	randomConfig random.Config // for random programs; parse copies the common flags here
 	rounds       int
 	caseSize     size // of each buffer, in float32 elements
 	maxBytes     size // of a message in random programs
@@ -143,7 +143,7 @@ func (f *verifyFlags) addCommonFlags(flags *pflag.FlagSet) {
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "seed of all random choices")
 	flags.Var(newName(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
 		"registration, every, or the backend's default; with --for: by default, all of them in turn")
-	flags.Lookup("check").DefValue = "" // the usage text states it
+	flags.Lookup("check").DefValue = "" // the usage text states the default
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
@@ -161,7 +161,7 @@ func (f *verifyFlags) addCaseFlags(flags *pflag.FlagSet) {
 		"default")
 	formulaFlag := flags.Lookup("deterministic")
 	formulaFlag.NoOptDefVal = "ranks" // the value of a bare --deterministic
-	formulaFlag.DefValue = ""         // shows no default
+	formulaFlag.DefValue = ""         // hides the default in the usage text
 	flags.IntVar(&c.Groups, "groups", c.Groups, "number of overlapping groups that share the pool")
 	flags.BoolVar(&c.CallSites, "callsites", false, "record the line of each allocation")
 	flags.BoolVar(&f.prover.Enabled, "prove", false, proof.FlagUsage)

@@ -28,10 +28,10 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	return c.Validate()
 }
 
-// pathVariable sets the default of Options.Path.
+// pathVariable names the environment variable that replaces the default of --path.
 const pathVariable = "SYMMEM_PATH"
 
-// choosePath applies SYMMEM_PATH and the default of --deterministic, unless --path is set.
+// choosePath chooses the default path, unless --path is set.
 func (f *verifyFlags) choosePath(flags *pflag.FlagSet) error {
 	if flags.Changed("path") {
 		return nil
@@ -60,12 +60,12 @@ func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) (err error) {
 	prefix := fmt.Sprintf("[rank %d] ", w.Rank)
-	printError := func(err error) error {
+	fail := func(err error) error {
 		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
 		return exitWith(exitFailed, nil)
 	}
 	if err := f.prover.Start(); err != nil {
-		return printError(err)
+		return fail(err)
 	}
 
 	defer func() {
@@ -75,20 +75,20 @@ func (f *verifyFlags) runCases(
 			return
 		}
 
-		exitErr := printError(closeErr)
+		exitErr := fail(closeErr)
 		if err == nil {
 			err = exitErr
 		}
 	}()
 	rt, err := symmem.Open(ctx, f.caseConfig.Options())
 	if err != nil {
-		return printError(err)
+		return fail(err)
 	}
 
 	report, runErr := verify.Run(ctx, rt, f.caseConfig, newProgress(w.Rank, stderr))
 	if report == nil {
 		closeErr := rt.Close()
-		return printError(errors.Join(runErr, closeErr))
+		return fail(errors.Join(runErr, closeErr))
 	}
 
 	var reportErr, kernelsErr error
@@ -100,7 +100,7 @@ func (f *verifyFlags) runCases(
 	closeErr := rt.Close()
 	hasFault := report.Divergence != nil || report.Fault != ""
 	if hasFault {
-		closeErr = nil // only repeats the fault
+		closeErr = nil // the error of Close only repeats the fault
 	}
 
 	allErrs := errors.Join(runErr, reportErr, kernelsErr, closeErr)
@@ -143,8 +143,8 @@ func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) e
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
 		return exitWith(exitWrong, nil)
 	case r.Fault != "": // the run could not finish
-		rankName := strings.Trim(prefix, "[] ") + ": " // such as "rank 1: "
-		fault := strings.TrimPrefix(r.Fault, rankName)
+		faultPrefix := strings.Trim(prefix, "[] ") + ": " // such as "rank 1: ", redundant here
+		fault := strings.TrimPrefix(r.Fault, faultPrefix)
 		fmt.Fprintf(stderr, "%s%s\n", prefix, fault)
 		return exitWith(exitFailed, nil)
 	case err != nil:

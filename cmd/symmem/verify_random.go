@@ -20,7 +20,7 @@ func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.randomConfig
 	c.Config = f.caseConfig.Config
 	c.MaxBytes = int64(f.maxBytes)
-	// The flags --skew and --rounds have other defaults for cases.
+	// The defaults of --skew and --rounds are for cases. Random programs have their own.
 	c.Skew = true
 	if flags.Changed("skew") {
 		c.Skew = f.isSkewed
@@ -33,8 +33,7 @@ func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	return c.Validate()
 }
 
-// runRandom runs a random program, rounds of random steps, on this rank. Rank 0 prints the report
-// about all ranks.
+// runRandom runs rounds of random steps on this rank. Rank 0 prints the report about all ranks.
 func (f *verifyFlags) runRandom(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) error {
@@ -53,9 +52,11 @@ func (f *verifyFlags) runRandom(
 	return f.finishRandom(stderr, w, report, err)
 }
 
-// onHang returns a function to call if a round hangs. It prints the stacks of this process and
-// exits, whereupon the launcher stops the other ranks.
-func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
+// onHang returns a function that prints the stacks of a round that hangs, and exits. The launcher
+// then stops the other ranks.
+func (f *verifyFlags) onHang(
+	w rendezvous.World, stderr io.Writer,
+) func(round int, stacks []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
 			f.howToRepeat(w, round), stacks)
@@ -63,8 +64,7 @@ func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []b
 	}
 }
 
-// howToRepeat returns the command for running this round alone, whose steps depend only on its
-// number and the seed.
+// howToRepeat returns advice with the command that runs only this round again.
 func (f *verifyFlags) howToRepeat(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
 		random.FlagsToRepeat(&f.randomConfig, round))

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// scripts/release.sh sets these constants in published sources. Otherwise, the go command records
-// version and commit. pyproject.toml reads the version from this file.
+// scripts/release.sh sets these constants in published sources. In other sources, the go command
+// records the version and the commit. pyproject.toml reads the version from this file.
 const (
 	release = "0.0.0-dev" // version without the prefix "v"
 	commit  = ""          // hash, possibly with the suffix "-modified"; "" if not published
@@ -80,8 +80,8 @@ func currentBuild() buildInfo {
 	return buildOf(release, commit, info)
 }
 
-// buildOf describes a build by the constants of its sources or, if it is not published, by info,
-// which the go command recorded.
+// buildOf describes a published build by its constants, and other builds by info from the go
+// command.
 func buildOf(release, commit string, info *debug.BuildInfo) buildInfo {
 	b := buildInfo{
 		Version: cmp.Or(info.Main.Version, "(devel)"), GoVersion: runtime.Version(),
