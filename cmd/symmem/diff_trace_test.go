@@ -11,26 +11,24 @@ import (
 	"symmem/trace"
 )
 
-// These tests compare traces of symmem, in which ranks 0 to 2 recorded the same 54 memory requests.
-// In some tests, rank 1 also makes an extra request.
-
-// When rank 1 makes its extra request.
+// These tests compare traces of symmem. Ranks 0 to 2 record the same 54 memory requests: 40
+// allocations and 14 frees. In some tests, rank 1 makes an extra request before allocation 20.
 const (
 	noExtra     = -1
-	extraBefore = 20 // before allocation 20, after 20 allocations and 7 frees, so as request 27
+	extraBefore = 20 // 20 allocations and 7 frees precede the extra request, so its index is 27
 )
 
 // writeTraces opens a world, the set of all ranks, and returns a new folder with its traces.
-// extraIndex is noExtra or extraBefore.
-func writeTraces(t *testing.T, extraIndex int) string {
+// beforeAllocation is noExtra or extraBefore.
+func writeTraces(t *testing.T, beforeAllocation int) string {
 	t.Helper()
 	folder := t.TempDir()
-	writeTracesTo(t, folder, extraIndex)
+	writeTracesTo(t, folder, beforeAllocation)
 	return folder
 }
 
 // writeTracesTo is like writeTraces, but uses a folder that may contain traces of an earlier world.
-func writeTracesTo(t *testing.T, folder string, extraIndex int) {
+func writeTracesTo(t *testing.T, folder string, beforeAllocation int) {
 	t.Helper()
 	const rankCount = 3
 	runtimes, err := symmem.OpenLocal(t.Context(), rankCount, symmem.Options{
@@ -44,7 +42,7 @@ func writeTracesTo(t *testing.T, folder string, extraIndex int) {
 	for _, rt := range runtimes {
 		ranks.Go(func() {
 			defer rt.Close() // completes the trace
-			if err := requestMemory(rt, extraIndex); err != nil {
+			if err := requestMemory(rt, beforeAllocation); err != nil {
 				t.Error(err)
 			}
 		})
@@ -53,18 +51,17 @@ func writeTracesTo(t *testing.T, folder string, extraIndex int) {
 	ranks.Wait()
 }
 
-// requestMemory makes the requests of a rank: 40 allocations and 14 frees, plus an extra request on
-// rank 1.
-func requestMemory(rt *symmem.Runtime, extraIndex int) error {
+func requestMemory(rt *symmem.Runtime, beforeAllocation int) error {
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {
 		return err
 	}
 
 	for i := range 40 {
-		hasExtra := i == extraIndex && rt.Rank() == 1
+		hasExtra := i == beforeAllocation && rt.Rank() == 1
 		if hasExtra {
-			if _, err := p.Alloc(7000); err != nil {
+			const extraBytes = 7000 // arbitrary
+			if _, err := p.Alloc(extraBytes); err != nil {
 				return err
 			}
 		}
@@ -112,8 +109,7 @@ func TestDiffOfTraces(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoRuns checks that traces of runs of different sizes cannot be compared, but that a
-// missing trace is only noted.
+// Traces of runs of different sizes cannot be compared. A missing trace is only noted.
 func TestDiffOfTwoRuns(t *testing.T) {
 	folder := writeTraces(t, noExtra)
 	earlierRun := trace.Options{Rank: 3, Size: 4, Records: 1}
@@ -145,7 +141,7 @@ func TestDiffOfTwoRuns(t *testing.T) {
 	}
 }
 
-// TestDiffOfGivenRanks compares two runs of rank 1, so one file needs another rank from --rank.
+// Both files are of rank 1, so --rank has to give one of them another rank.
 func TestDiffOfGivenRanks(t *testing.T) {
 	goodFolder := writeTraces(t, noExtra)
 	badFolder := writeTraces(t, extraBefore)
@@ -173,8 +169,8 @@ func TestDiffOfGivenRanks(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoWorlds checks that diff and report cover all worlds of a process, but export only
-// the first. Only the ranks of world 2 differ.
+// If a process has opened two worlds, diff and report cover both, but export covers only the first.
+// Only the ranks of world 2 differ.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()
 	writeTracesTo(t, folder, noExtra)

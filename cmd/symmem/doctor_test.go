@@ -18,7 +18,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestInterruptedDoctorReportsAndCleansUp sends a signal while both ranks of the trial run.
+// The signal arrives while both ranks of the trial run.
 func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -35,7 +35,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 
 	deadline := time.Now().Add(time.Minute)
 	for countRanksWithLogs(cmd.Process.Pid) < ranks {
-		if time.Now().After(deadline) { // systest kills the process
+		if time.Now().After(deadline) { // the cleanup of systest kills doctor
 			t.Fatal("the ranks did not open their logs within a minute")
 		}
 	}
@@ -44,7 +44,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	_ = cmd.Wait() // fails, because the exit code is not 0
+	_ = cmd.Wait() // the error repeats the exit code, checked below
 	code := cmd.ProcessState.ExitCode()
 	const wantCode = 128 + int(syscall.SIGINT)
 	if code != wantCode || !strings.Contains(stdout.String(), "interrupted the trial") {
@@ -58,8 +58,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	}
 }
 
-// newSlowDoctor returns a doctor on the software GPU, with slow operations that leave time to
-// interrupt the trial.
+// newSlowDoctor returns a doctor whose software GPU is slow, to leave time to interrupt the trial.
 func newSlowDoctor(t *testing.T, ranks int, temporaryFolder string) *exec.Cmd {
 	t.Helper()
 	cuda, nccl, err := softgpu.Build()
@@ -75,8 +74,8 @@ func newSlowDoctor(t *testing.T, ranks int, temporaryFolder string) *exec.Cmd {
 	return cmd
 }
 
-// countRanksWithLogs counts the children of a process that have opened NCCL's log. This is a file
-// without a name, which the kernel shows as "/tmp/#123 (deleted)".
+// countRanksWithLogs counts the child processes that have opened NCCL's log, an unlinked file that
+// the kernel shows as "/tmp/#123 (deleted)".
 func countRanksWithLogs(parent int) int {
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // fails only for an invalid pattern
 	children := map[int]bool{}                     // keyed by process ID
@@ -84,9 +83,9 @@ func countRanksWithLogs(parent int) int {
 		processFolder := filepath.Dir(filepath.Dir(link))
 		pid, _ := strconv.Atoi(filepath.Base(processFolder)) // a number, by the pattern
 		file, _ := os.Readlink(link)                         // "" if the process has exited
-		isNameless := strings.HasSuffix(file, " (deleted)")
-		isSharedMemory := strings.HasPrefix(file, "/memfd:") // also nameless
-		isLog := isNameless && !isSharedMemory
+		isUnlinked := strings.HasSuffix(file, " (deleted)")
+		isSharedMemory := strings.HasPrefix(file, "/memfd:") // also "(deleted)"
+		isLog := isUnlinked && !isSharedMemory
 		if isLog && parentOf(pid) == parent {
 			children[pid] = true
 		}

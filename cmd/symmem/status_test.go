@@ -19,8 +19,8 @@ func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return runInProcess(t, append([]string{"status"}, args...)...)
 }
 
-// openWaitingRanks opens two ranks, which serve their status on Unix sockets below a new TMPDIR. In
-// Agree, rank 0 waits for rank 1 until end is called. end returns when both ranks have closed.
+// openWaitingRanks opens two ranks that serve their status on Unix sockets below a new TMPDIR.
+// Rank 0 waits in Agree until end lets rank 1 arrive. end returns when both ranks have closed.
 func openWaitingRanks(t *testing.T) (end func()) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live") // socket paths must be short
