@@ -31,7 +31,7 @@ func useOneSharedGPU(t *testing.T) (temporaryFolder string) {
 // remains.
 func checkCleanup(t *testing.T, log, temporaryFolder string) {
 	t.Helper()
-	const want = "start of all\nquit\n" // all GPUs
+	const want = "start of all\nquit\n" // "all" means all GPUs
 	if text, err := os.ReadFile(log); err != nil || string(text) != want {
 		t.Errorf("the daemon received the commands %q, %v; want %q", text, err, want)
 	}
@@ -127,7 +127,7 @@ func interruptLaunch(t *testing.T, path string, signal syscall.Signal) (code int
 	}
 
 	firstByte := make([]byte, 1)
-	if _, err := stdout.Read(firstByte); err != nil { // waits for a rank
+	if _, err := stdout.Read(firstByte); err != nil { // blocks until a rank runs
 		t.Fatal(err)
 	}
 
@@ -135,12 +135,12 @@ func interruptLaunch(t *testing.T, path string, signal syscall.Signal) (code int
 		t.Fatal(err)
 	}
 
-	_ = cmd.Wait() // fails, because the exit code is not 0
+	_ = cmd.Wait() // the error repeats the exit code
 	return cmd.ProcessState.ExitCode()
 }
 
-// TestEnvironmentOfRanksThatShareGPUs checks that the ranks of a GPU share its threads and its 64
-// hardware queues (connections) evenly, with at most 32 queues per rank. Shares are rounded down.
+// The ranks of a GPU share its threads and its 64 hardware queues (connections) evenly, with at
+// most 32 queues per rank. Shares are rounded down.
 func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 	env := []string{ // of the command that starts the ranks
 		"HOME=/", "CUDA_DEVICE_MAX_CONNECTIONS=32", "NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS=",

@@ -9,8 +9,7 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// useSoftwareGPU makes processes of this test use the software GPU, libraries that replace CUDA and
-// NCCL.
+// useSoftwareGPU makes processes of this test load libraries that emulate CUDA and NCCL.
 func useSoftwareGPU(t *testing.T) {
 	t.Helper()
 	cuda, nccl, err := softgpu.Build()
@@ -42,8 +41,8 @@ func runRandom(t *testing.T, flags ...string) (code int, report random.Report, s
 	return code, report, stderr
 }
 
-// checkFiveRounds checks that five rounds were right, released all resources, and included aborts
-// of groups and replays of graphs.
+// checkFiveRounds checks that five rounds were right and released all resources. They must include
+// aborts of groups and replays of graphs.
 func checkFiveRounds(t *testing.T, code int, r random.Report, stderr string) {
 	t.Helper()
 	const rounds = 5
@@ -74,8 +73,8 @@ func TestRandomProgramsOnHost(t *testing.T) {
 	checkFiveRounds(t, code, report, stderr)
 }
 
-// TestWrongRoundPrintsRepeatCommand provokes wrong sums: placement by address puts a block at
-// different offsets on different ranks, and --check=off does not detect this.
+// Placement by address puts a block at different offsets on different ranks. Without checks, the
+// sums are wrong.
 func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 	code, report, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=off",
 		"--rounds=5", "--seed=1")
@@ -89,7 +88,6 @@ func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 	}
 }
 
-// TestRandomProgramsReportDivergence checks that --check=every detects placement by address.
 func TestRandomProgramsReportDivergence(t *testing.T) {
 	code, _, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=every",
 		"--rounds=5", "--seed=1")
