@@ -17,21 +17,21 @@ type Config struct {
 	Cases    int // buffers that each group all-reduces in a round
 	Rounds   int
 	Elements int64 // float32 elements in a buffer
-	Churn    int   // random allocations and frees in a round; some buffers are also checked
-	Groups   int   // the world (all ranks) and groups of slightly more than half of the ranks
-	// Path is the implementation of the all-reduces. PathWindow gives wrong sums if a buffer has
-	// different offsets on different ranks. PathPlain permits any offsets.
+	Churn    int   // random allocations and frees in a round
+	Groups   int   // number of groups: the world (all ranks) and overlapping subsets
+	// Path selects the implementation of the all-reduces. PathWindow reveals wrong placement: it
+	// returns wrong sums if the offset of a buffer differs between ranks. PathPlain permits this.
 	Path symmem.PathChoice
-	// Deterministic is the formula (order of additions) that results must match bit for bit. Cases
-	// then use all types and reductions. FormulaDefault and FormulaAny permit any order.
+	// Deterministic is the formula (order of additions) that results must match bit for bit, in
+	// cases with all types and reductions. FormulaDefault and FormulaAny permit any order.
 	Deterministic symmem.Formula
 	CallSites     bool // record the source line of each allocation
 }
 
-// hasFormula reports whether results must match a formula bit for bit.
+// hasFormula reports whether Deterministic fixes the order. Constants up to FormulaAny do not.
 func (c *Config) hasFormula() bool { return c.Deterministic > symmem.FormulaAny }
 
-// formula converts Deterministic to the numbers of package driver, which begin at FormulaAny.
+// formula converts Deterministic to a driver.Formula, whose constants start with 0 for any order.
 func (c *Config) formula() driver.Formula {
 	return driver.Formula(c.Deterministic - symmem.FormulaAny)
 }

@@ -3,17 +3,15 @@ package verify
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"symmem"
 	"symmem/driver"
 )
 
-// diagram formats the error of ranks that diverged. Here, rank 2 placed a buffer in another segment
-// of memory than ranks 0, 1 and 3:
+// diagram formats the error of ranks that diverged. Here, rank 2 placed a buffer in segment 1,
+// and the other ranks in segment 0:
 //
 //	Divergence in group world, pool 7, at event 9: earlier events are the same on every rank.
 //
@@ -25,8 +23,8 @@ import (
 //	  B  rank 2        alloc 1048576 B (stream 0) -> segment 1 offset 0x0
 type diagram struct{ *symmem.DivergenceError }
 
-// side is a set of ranks with the same event, shown under one letter such as B.
-type side struct {
+// labeledSide is a set of ranks with the same event, shown under one letter such as B.
+type labeledSide struct {
 	letter string
 	symmem.Side
 }
@@ -43,41 +41,42 @@ func (d diagram) write(b *bytes.Buffer) {
 		fmt.Fprintf(b, "\n  kind of difference: %s\n", d.Why)
 	}
 
-	if !driver.NumberedAsWorld(d.Members) {
+	isRenumbered := !driver.NumberedAsWorld(d.Members)
+	if isRenumbered {
 		fmt.Fprintf(b, "\n  rank numbers are those of the world; the group has the ranks %s, "+
 			"in this order\n", driver.Spans(d.Members))
 	}
 }
 
-// sides returns the sides of the error, sorted by their lowest rank. Ranks whose event the error
-// does not list form a last side, "?".
-func (d diagram) sides() []side {
+// sides returns the sides of the error, sorted by their lowest rank. The last side, "?", holds the
+// ranks whose events the error omits.
+func (d diagram) sides() []labeledSide {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
-	var sides []side
+	var sides []labeledSide
 	for i, s := range ordered {
-		sides = append(sides, side{letter: letter(i), Side: s})
+		sides = append(sides, labeledSide{letter: letter(i), Side: s})
 	}
 
 	if len(d.Others) > 0 {
 		others := symmem.Side{Ranks: d.Others, Event: "something else"}
-		sides = append(sides, side{letter: "?", Side: others})
+		sides = append(sides, labeledSide{letter: "?", Side: others})
 	}
 
 	return sides
 }
 
-// letter returns the letter of side i. An error has at most 16 sides.
+// letter returns the letter of side i. Letters repeat after Z, but errors have at most 16 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }
 
-// describePosition returns where ranks diverged: the pool and the first event that differs or, if
-// the divergence is not about the placement of buffers, its kind.
+// describePosition returns the pool and the first event that differs. Divergences that are not
+// about the placement of buffers have only a kind.
 func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
 	}
 
-	isRange := d.Last > 0
+	isRange := d.Last > 0 // some rank no longer has the exact event
 	if isRange {
 		return fmt.Sprintf(", %s, at one of the events %d to %d.", d.Pool, d.Position, d.Last)
 	}
@@ -88,9 +87,9 @@ func (d diagram) describePosition() string {
 
 const maxMapRanks = 24 // more columns may not fit on a line
 
-// writeMap writes three lines with a column for each rank: its number, the letter of its side, and
-// a mark if it is deviant.
-func writeMap(b *bytes.Buffer, sides []side, deviant []int) {
+// writeMap writes three lines with a column for each rank: number, letter of the side, and a mark
+// if the rank deviates from the majority.
+func writeMap(b *bytes.Buffer, sides []labeledSide, deviant []int) {
 	rankLine := "   rank "
 	letterLine := "    has "
 	markLine := "        "
@@ -108,36 +107,32 @@ func writeMap(b *bytes.Buffer, sides []side, deviant []int) {
 	}
 
 	fmt.Fprintf(b, "%s\n%s\n", rankLine, letterLine)
-	hasMajority := len(deviant) > 0
-	if hasMajority {
-		fmt.Fprintf(b, "%s  deviates from the majority\n", markLine)
+	if len(deviant) > 0 {
+		fmt.Fprintf(b, "%s  deviates from the majority\n\n", markLine)
 	} else {
-		fmt.Fprintf(b, "%s  no majority\n", strings.TrimRight(markLine, " "))
+		b.WriteString("  no majority\n\n")
 	}
-
-	b.WriteByte('\n')
 }
 
 // letterOf returns the letter of the side that contains rank, which must exist.
-func letterOf(rank int, sides []side) string {
-	hasRank := func(s side) bool { return slices.Contains(s.Ranks, rank) }
+func letterOf(rank int, sides []labeledSide) string {
+	hasRank := func(s labeledSide) bool { return slices.Contains(s.Ranks, rank) }
 	return sides[slices.IndexFunc(sides, hasRank)].letter
 }
 
 // ranksOf returns the ranks of all sides in ascending order.
-func ranksOf(sides []side) []int {
-	ranks := map[int]bool{}
+func ranksOf(sides []labeledSide) []int {
+	var ranks []int
 	for _, s := range sides {
-		for _, rank := range s.Ranks {
-			ranks[rank] = true
-		}
+		ranks = append(ranks, s.Ranks...)
 	}
 
-	return slices.Sorted(maps.Keys(ranks))
+	slices.Sort(ranks)
+	return slices.Compact(ranks)
 }
 
 // writeSides writes a line for each side: letter, ranks, event and, if known, source line.
-func writeSides(b *bytes.Buffer, sides []side) {
+func writeSides(b *bytes.Buffer, sides []labeledSide) {
 	ranksWidth := 0
 	for _, s := range sides {
 		ranksWidth = max(ranksWidth, len(driver.Ranks(s.Ranks)))

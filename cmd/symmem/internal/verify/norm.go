@@ -13,8 +13,8 @@ import (
 )
 
 // A norm is an all-reduce or a reduce-scatter fused with an RMSNorm. At the end of a run, each
-// group of ranks computes 16 norms: two operations with two types and four kinds of quantization
-// (rounding to 8 bits).
+// group of ranks computes 16 norms: all combinations of two operations, two types and four kinds of
+// quantization (rounding to 8 bits).
 
 // NormReport counts the norms of all groups.
 type NormReport struct {
@@ -38,13 +38,17 @@ type normFindings struct {
 	Refused  string        `json:"refused,omitempty"` // as in NormReport
 }
 
+var normTypes = [...]driver.DataType{driver.BFloat16, driver.Float16}
+
 const (
-	normRows      = 5 // on each rank
-	normHidden    = 1024
-	normsPerGroup = 2 * 2 * 4 // operations, types and kinds of quantization
+	normRows       = 5    // on each rank
+	normHidden     = 1024 // elements of a row
+	normOperations = 2
+	normQuants     = 4 // kinds of quantization
+	normsPerGroup  = normOperations * len(normTypes) * normQuants
 )
 
-// normIndex numbers the norms of all groups. i is less than normsPerGroup.
+// normIndex returns the index of norm i of a group among the norms of all groups.
 func normIndex(group, i int) int { return normsPerGroup*group + i }
 
 // runNorms computes the norms of this rank's groups, and records their outcomes in r.norms.
@@ -73,13 +77,12 @@ func (r *runner) runNorms(ctx context.Context) error {
 	return errors.Join(freeErrs...)
 }
 
-// allocNormBuffers allocates buffers for the input, the output and the other tensors. All norms
-// share these buffers.
+// allocNormBuffers allocates buffers for the input, the output and the other tensors of all norms.
 func (r *runner) allocNormBuffers(ctx context.Context) (buffers [3]symmem.Buffer, err error) {
 	const elements = normRows * normHidden
 	scatterInput := 2 * elements * r.rt.Size() // 2-byte elements for all ranks
-	others := 8 * elements                     // see workload.Norm.Place
-	bytes := int64(max(scatterInput, others))
+	otherTensors := 8 * elements               // limit that workload.Norm.Place states
+	bytes := int64(max(scatterInput, otherTensors))
 	scope := r.pool.Begin(r.rt.World())
 	defer scope.Abandon() // does nothing after End
 	for i := range buffers {
@@ -94,8 +97,8 @@ func (r *runner) allocNormBuffers(ctx context.Context) (buffers [3]symmem.Buffer
 	return buffers, scope.End(ctx)
 }
 
-// runGroupNorms computes the norms of one group. If the group does not support a norm, all ranks
-// skip the remaining ones.
+// runGroupNorms computes the norms of one group, up to the first one that the group does not
+// support.
 func (r *runner) runGroupNorms(
 	ctx context.Context, group int, buffers *[3]symmem.Buffer,
 ) error {
@@ -111,7 +114,7 @@ func (r *runner) runGroupNorms(
 		r.norms.Outcomes[normIndex(group, i)] = outcome
 		if errors.Is(err, symmem.ErrUnsupported) {
 			r.norms.Refused = cmp.Or(r.norms.Refused, err.Error())
-			return r.rt.DefaultStream().Synchronize(ctx) // wait for the writes of the input
+			return r.rt.DefaultStream().Synchronize(ctx) // complete the writes that Fill queued
 		}
 
 		if err != nil {
@@ -122,22 +125,16 @@ func (r *runner) runGroupNorms(
 	return nil
 }
 
-// drawNorm returns norm i of a group with random inputs, the same on all ranks. The first half of
-// the norms are all-reduces, and the second half reduce-scatters.
+// drawNorm returns norm i of a group with random inputs, the same on all ranks.
 func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
-	t := driver.BFloat16
-	isOdd := i%2 == 1
-	if isOdd {
-		t = driver.Float16
-	}
-
-	const quantCount = 4
-	quant := driver.Quant(i / 2 % quantCount)
+	dataType := normTypes[i%len(normTypes)]
+	quant := driver.Quant(i / len(normTypes) % normQuants)
 	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normIndex(group, i))))
-	c := formula.NewNormCase(random, g.Size(), normRows, normHidden, t, quant)
-	isReduceScatter := i >= normsPerGroup/2
+	c := formula.NewNormCase(random, g.Size(), normRows, normHidden, dataType, quant)
+	isReduceScatter := i >= normsPerGroup/normOperations // the first half are all-reduces
 	if isReduceScatter {
-		c = c.Scatter(random)[g.Rank()]
+		casesOfRanks := c.Scatter(random)
+		c = casesOfRanks[g.Rank()]
 	}
 
 	if r.config.hasFormula() { // the configured order of additions determines the output
@@ -169,7 +166,7 @@ func (r *runner) runNorm(
 		return normNotRun, err
 	}
 
-	wrongCount, _ := n.CountWrong()
+	wrongCount, _ := n.CountWrong() // without a text about the first wrong element
 	if wrongCount > 0 {
 		return normFailed, nil
 	}
@@ -177,11 +174,11 @@ func (r *runner) runNorm(
 	return normPassed, nil
 }
 
-// normPath returns the configured path, or PathDirect instead of PathWindow on GPUs, where windows
-// do not support norms.
+// normPath returns the configured path. On GPUs, PathWindow does not support norms, and PathDirect
+// replaces it.
 func (r *runner) normPath() symmem.PathChoice {
 	path := r.config.Path
-	isGPU := !r.rt.Device().Addressable // addressable by the CPU
+	isGPU := !r.rt.Device().Addressable // the CPU cannot address the memory of a GPU
 	if isGPU && path == symmem.PathWindow {
 		return symmem.PathDirect
 	}
@@ -189,32 +186,45 @@ func (r *runner) normPath() symmem.PathChoice {
 	return path
 }
 
-// normReport combines the findings of all ranks. A norm failed if it failed on any rank of its
-// group, and passed if it passed on all of them. ranks is the size of the world.
+// combine returns the outcome of a norm on two ranks.
+func (o normOutcome) combine(other normOutcome) normOutcome {
+	switch {
+	case o == normFailed || other == normFailed:
+		return normFailed
+	case o == normNotRun || other == normNotRun:
+		return normNotRun
+	}
+
+	return normPassed
+}
+
+// normReport combines the findings of all ranks. ranks is the size of the world.
 func normReport(results []rankResult, ranks int) (report NormReport) {
-	type outcomeSet [normFailed + 1]bool
-	outcomesOf := map[int]outcomeSet{} // by normIndex
-	for k := range results {
-		findings := &results[k].Norms
-		report.Refused = cmp.Or(report.Refused, findings.Refused)
-		for i, outcome := range findings.Outcomes {
-			group := i / normsPerGroup
-			if !isMember(group, results[k].Rank, ranks) {
+	outcomes := map[int]normOutcome{} // by normIndex
+	for i := range results {
+		result := &results[i]
+		report.Refused = cmp.Or(report.Refused, result.Norms.Refused)
+		for index, outcome := range result.Norms.Outcomes {
+			group := index / normsPerGroup
+			if !isMember(group, result.Rank, ranks) {
 				continue
 			}
 
-			set := outcomesOf[i]
-			set[outcome] = true
-			outcomesOf[i] = set
+			if earlier, hasEarlier := outcomes[index]; hasEarlier {
+				outcome = outcome.combine(earlier)
+			}
+
+			outcomes[index] = outcome
 		}
 	}
 
-	for _, set := range outcomesOf {
-		switch {
-		case set[normFailed]:
+	for _, outcome := range outcomes {
+		switch outcome {
+		case normFailed:
 			report.Failed++
-		case !set[normNotRun]:
+		case normPassed:
 			report.Passed++
+		case normNotRun:
 		}
 	}
 

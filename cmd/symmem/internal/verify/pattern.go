@@ -12,24 +12,26 @@ import (
 // A case is an all-reduce whose result is checked. By default, it sums float32 elements. With the
 // value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank 2, so the result must be 30.
 //
-// With a formula (an order of additions), inputs are random, cases use all types and reductions in
-// turn, and results must match bit for bit.
+// With a formula (an order of additions), inputs are random, cases cycle through all types and
+// reductions, and results must match bit for bit.
 
-// setFormula makes the case at index i use the configured formula, if any.
-func (c *Config) setFormula(p *plannedCase, i int) {
+// setFormula makes a case use the configured formula, if any.
+func (c *Config) setFormula(p *plannedCase, caseIndex int) {
 	if !c.hasFormula() {
 		return
 	}
 
 	p.formula = c.formula()
 	types := workload.DataTypes()
-	p.dataType = types[i%len(types)]
+	p.dataType = types[caseIndex%len(types)]
+	typeCycle := caseIndex / len(types)
 	reductions := workload.Reductions(p.dataType)
-	p.reduceOp = reductions[i/len(types)%len(reductions)]
-	p.seed = c.Seed<<20 + uint64(i) // differs between cases
-	p.value = 0                     // unused
+	p.reduceOp = reductions[typeCycle%len(reductions)]
+	p.seed = c.Seed<<20 + uint64(caseIndex) // differs between cases
+	p.value = 0                             // inputs are random
 	p.name += " " + p.reduceOp.String() + " " + p.dataType.String()
-	p.elements = p.elements * elementBytes / int64(p.dataType.Size()) // must fit into the buffer
+	bufferBytes := p.elements * elementBytes
+	p.elements = bufferBytes / int64(p.dataType.Size())
 }
 
 // input returns the content of a rank's buffer before the all-reduce.
@@ -56,14 +58,14 @@ type finding struct {
 	MeanDiff  float64 `json:"mean_diff"` // mean error over all elements
 }
 
-// sumTolerance is the permitted relative error without a formula. Sums over many ranks are rounded.
+// sumTolerance is the permitted relative error of a sum without a formula, for rounding errors.
 const sumTolerance = 1e-5
 
 // compare compares got, a rank's output, with the right result.
 func (p *plannedCase) compare(got []byte, ranks int) finding {
 	if p.formula == driver.AnyFormula {
 		sum := workload.Encode(nil, p.dataType, expectedSum(p.value, ranks))
-		return p.compareWith(got, sum, sumTolerance)
+		return p.compareElements(got, sum, sumTolerance)
 	}
 
 	var inputs [][]byte // by rank
@@ -73,12 +75,12 @@ func (p *plannedCase) compare(got []byte, ranks int) finding {
 
 	want := formula.Reduce(p.formula, p.reduceOp, p.dataType, inputs)
 	const bitForBit = 0
-	return p.compareWith(got, want, bitForBit)
+	return p.compareElements(got, want, bitForBit)
 }
 
-// compareWith compares got with want, which it repeats as needed. tolerance is the permitted
-// relative error. If it is 0, all bits must be equal.
-func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
+// compareElements compares each element of got with the one of want at the same position. A short
+// want repeats. tolerance is the permitted relative error, where 0 requires equal bits.
+func (p *plannedCase) compareElements(got, want []byte, tolerance float64) finding {
 	f := finding{Completed: true}
 	sumOfDiffs := 0.0
 	size := p.dataType.Size()

@@ -27,8 +27,8 @@ import (
 type action uint8
 
 const (
-	openScope action = iota // for the next allocations
-	endScope                // registers new memory with the world, the group of all ranks
+	openScope action = iota // begins a scope of allocations
+	endScope                // ends the scope and registers new memory with all ranks
 	allocBuffer
 	freeBuffer
 	fillBuffer   // with the input of a case
@@ -63,8 +63,8 @@ type program struct {
 	cases []plannedCase
 	slots int // number of slots
 
-	firstSegment    int64 // bytes that the pool maps first
-	mustMapSegments bool  // before the first step; see workload.MapSegments
+	firstSegment    int64 // size of the pool's first segment in bytes
+	mustMapSegments bool  // more segments, before the first step
 }
 
 // elementBytes is the size of the elements that step.elements and Config.Elements count.
@@ -92,19 +92,19 @@ func compose(config Config) *program {
 			c.addGroupCases(round, group)
 		}
 
-		c.addFrees()
+		c.addChurnFrees()
 	}
 
 	return &c.program
 }
 
-// largeFirstSegment returns a size of the first segment for which workload.MapSegments maps at
-// least twice the memory that the buffers need.
+// largeFirstSegment returns a size with which workload.MapSegments maps at least twice the memory
+// that the buffers need.
 func (c *composer) largeFirstSegment() int64 {
 	caseElements := int64(c.config.Cases) * c.config.Elements
 	neededBytes := (caseElements + c.generator.maxLiveElements) * elementBytes
-	const mappedSegments = 32 // size mapped by MapSegments, in first segments
-	minSize := 2 * neededBytes / mappedSegments
+	const mapFactor = 32 // MapSegments maps 32 times this size
+	minSize := 2 * neededBytes / mapFactor
 	const unit = workload.FirstSegment
 	return (minSize + unit - 1) / unit * unit // round up to a multiple of unit
 }
@@ -140,7 +140,7 @@ func (c *composer) addChurn(round int) {
 }
 
 func (c *composer) addRandomStep() {
-	nextSlot := c.program.slots // which addAlloc uses
+	nextSlot := c.program.slots // of the buffer that addAlloc adds
 	block, isAlloc := c.generator.step(nextSlot)
 	if !isAlloc {
 		c.addStep(step{action: freeBuffer, slot: block.slot})
@@ -152,22 +152,22 @@ func (c *composer) addRandomStep() {
 	c.addStep(step{action: endScope})
 }
 
+// maxValue is the largest value of a case without churn. Values of churn cases are up
+// to twice as large, and their sums over up to 128 ranks are exact in float32.
+const maxValue = 997
+
 // addChurnCase adds a case that reduces block after n random allocations and frees.
 func (c *composer) addChurnCase(round, n int, block liveBlock) {
 	c.churnCaseCount++
-	value := 1 + c.churnCaseCount%maxValue // from 1 to maxValue
+	value := maxValue + 1 + c.churnCaseCount%maxValue // from maxValue+1 to 2*maxValue
 	c.addReduces([]liveBlock{block}, []plannedCase{{
 		name:    fmt.Sprintf("%d.churn%d", round, n),
 		round:   round,
 		isChurn: true,
 		group:   c.churnCaseCount % c.config.Groups,
-		value:   float64(maxValue + value),
+		value:   float64(value),
 	}})
 }
-
-// maxValue is the largest value of a case without churn. Churn cases have the values from
-// maxValue+1 to 2*maxValue, whose sums over up to 128 ranks are exact in float32.
-const maxValue = 997
 
 // addGroupCases adds the cases of a group. All of their buffers are allocated before the first
 // all-reduce and freed after the last one.
@@ -216,8 +216,8 @@ func (c *composer) addReduces(blocks []liveBlock, cases []plannedCase) {
 	}
 }
 
-// addFrees frees the remaining churn buffers.
-func (c *composer) addFrees() {
+// addChurnFrees adds steps that free the remaining churn buffers.
+func (c *composer) addChurnFrees() {
 	for len(c.generator.live) > 0 {
 		lastIndex := len(c.generator.live) - 1
 		block := c.generator.release(lastIndex)
