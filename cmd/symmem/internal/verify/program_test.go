@@ -25,20 +25,20 @@ func drawConfig(t *rapid.T) Config {
 	return c
 }
 
-// model simulates a program, and fails the test at an invalid step. A case is an all-reduce of the
-// buffer in a slot.
+// model simulates a program, and fails the test at an invalid step. A case is an all-reduce of one
+// buffer. A slot is the number of a buffer.
 type model struct {
 	t           *rapid.T
 	p           *program
 	isScopeOpen bool
-	live        map[int]int64 // elements of live buffers, by slot
+	live        map[int]int64 // sizes of live buffers in elements, by slot
 	filled      map[int]int   // index of the case whose input a buffer holds, by slot
 	reduced     map[int]int   // number of reductions, by case index
 	peak        int64         // maximum number of live elements
 }
 
-// run returns the state after all steps of p.
-func run(t *rapid.T, p *program) *model {
+// simulate returns the state after all steps of p.
+func simulate(t *rapid.T, p *program) *model {
 	m := &model{
 		t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
 	}
@@ -69,11 +69,12 @@ func (m *model) step(s step) {
 		m.filled[s.slot] = s.caseIndex
 	case reduceBuffer:
 		m.checkSize(s)
-		filled := m.filled[s.slot]
-		m.require(filled == s.caseIndex, "slot %d is reduced for case %d, but holds case %d",
-			s.slot, s.caseIndex, filled)
+		filledCase, isFilled := m.filled[s.slot]
+		m.require(isFilled, "slot %d is reduced before it is filled", s.slot)
+		m.require(filledCase == s.caseIndex, "slot %d is reduced for case %d, but holds case %d",
+			s.slot, s.caseIndex, filledCase)
 		m.reduced[s.caseIndex]++
-	case makeNoise: // allocates other memory, which the model ignores
+	case makeNoise: // allocates memory that the model does not track
 	}
 }
 
@@ -115,7 +116,7 @@ func (m *model) countLiveElements() int64 {
 func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := compose(drawConfig(t))
-		m := run(t, p)
+		m := simulate(t, p)
 		if m.isScopeOpen {
 			t.Fatal("a scope is open after the last step")
 		}
@@ -142,8 +143,8 @@ func TestProgramDependsOnlyOnConfig(t *testing.T) {
 	})
 }
 
-// With placement by address, a run maps at least twice the memory that it needs in advance.
-// Otherwise, it would fail before a sum is wrong.
+// With placement by address, a run maps twice the memory in advance, so that sums become wrong
+// before memory runs out.
 func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)
@@ -153,9 +154,9 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 			t.Fatal("mustMapSegments = false, want true")
 		}
 
-		peak := run(t, p).peak
-		const mappedParts = 32 // workload.MapSegments maps 32 times the first segment
-		mapped := mappedParts * p.firstSegment / elementBytes
+		peak := simulate(t, p).peak
+		const mapFactor = 32 // workload.MapSegments maps 32 times the first segment
+		mapped := mapFactor * p.firstSegment / elementBytes
 		if mapped < 2*peak {
 			t.Fatalf("%d elements are mapped in advance, want at least twice the %d live elements",
 				mapped, peak)
@@ -163,15 +164,15 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 	})
 }
 
-// A case cannot pass with the data of a recent case, because their values differ.
+// Recent cases have other values, so their stale data cannot give a right sum.
 func TestNearbyCasesHaveDifferentValues(t *testing.T) {
 	c := Default()
 	c.Cases = 8
 	c.Churn = 200 // gives 25 churn cases in each round
 	c.Rounds = 40 // enough for values to repeat
 	c.Groups = 4
-	recentCount := c.Cases * c.Groups // cases of a round without churn
-	recent := map[bool][]float64{}    // values of the last recentCount cases, by isChurn
+	recentCount := c.Cases * c.Groups // all cases of a round except churn
+	recent := map[bool][]float64{}    // last recentCount values, by isChurn
 	for _, planned := range compose(c).cases {
 		values := recent[planned.isChurn]
 		if slices.Contains(values, planned.value) {

@@ -11,8 +11,7 @@ import (
 )
 
 // Report combines the results of all ranks. A run checks cases, which are all-reduces in groups of
-// ranks. An error ends it early, such as a divergence: ranks made different allocations where they
-// should make the same.
+// ranks. It ends early after an error such as a divergence: ranks made different allocations.
 type Report struct {
 	Backend    string                  `json:"backend"`
 	Source     string                  `json:"source"` // see symmem.Runtime.Source
@@ -31,7 +30,7 @@ type Report struct {
 	TakenPaths    string `json:"took"`          // such as "plain, window"
 	PathReason    string `json:"why,omitempty"` // why a case did not take the requested path
 
-	// Copies of fields of Config. Deterministic is empty if any order of additions was right.
+	// The configuration of the run. Deterministic is empty if any order of additions was right.
 	Skew          bool    `json:"skew"`
 	Churn         int     `json:"churn"`
 	Seed          uint64  `json:"seed"`
@@ -49,8 +48,7 @@ const (
 	NotRun   = "NOT RUN"  // on at least one rank, because of another error
 )
 
-// Case holds the result of one case. With a formula, elements are random, and Value and Expected
-// are 0.
+// Case holds the result of one case. Value and Expected are 0 if inputs are random.
 type Case struct {
 	// Name is "round.case", such as "2.8", or "round.churnN" after N random allocations and frees.
 	Name       string  `json:"name"`
@@ -62,8 +60,8 @@ type Case struct {
 	Value      float64 `json:"value"`                 // each element of the first rank's input
 	Symmetric  bool    `json:"symmetric"`             // whether the group had registered all buffers
 	Expected   float64 `json:"expected"`              // each element of the right result
-	MaxDiff    float64 `json:"max_diff"`              // largest error of an element on any rank
-	MeanDiff   float64 `json:"mean_diff"`             // mean error on the rank where it is largest
+	MaxDiff    float64 `json:"max_diff"`              // largest error of an element
+	MeanDiff   float64 `json:"mean_diff"`             // largest mean error of a rank
 	WrongRanks []int   `json:"wrong_ranks,omitempty"` // ranks with a wrong element
 	Result     string  `json:"result"`                // one of the constants above
 }
@@ -111,23 +109,26 @@ func (r *Report) recordEnd(results []rankResult) {
 	case ranksDiverged:
 		r.Divergence = worst.Divergence
 	case groupAborted, rankLate, rankLost:
-		r.Fault = worst.Text // not the error of a single rank
+		r.Fault = worst.Text // concerns several ranks
 	case otherError:
 		r.Fault = faultText(worst, results)
 	}
 }
 
-// faultText returns the error that ended the run, and its rank if there are others without it.
+// faultText returns the error that ended the run. It names the rank unless another rank had the
+// same error.
 func faultText(worst *rankResult, results []rankResult) string {
-	isSameOnOther := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
-	if len(results) == 1 || slices.ContainsFunc(results, isSameOnOther) {
+	isShared := slices.ContainsFunc(results, func(r rankResult) bool {
+		return r.Rank != worst.Rank && r.Text == worst.Text
+	})
+	if len(results) == 1 || isShared {
 		return worst.Text
 	}
 
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 }
 
-// recordPaths sets TakenPaths and, if a path was not requested, PathReason.
+// recordPaths sets TakenPaths. It also sets PathReason if a case took another path than requested.
 func (r *Report) recordPaths(results []rankResult) {
 	reasons := map[string]string{} // by path, from the lowest rank that took it
 	for i := range results {
@@ -141,8 +142,7 @@ func (r *Report) recordPaths(results []rankResult) {
 
 	paths := slices.Sorted(maps.Keys(reasons))
 	r.TakenPaths = strings.Join(paths, ", ")
-	isAnyRequested := r.RequestedPath == symmem.PathAuto.String()
-	if isAnyRequested {
+	if r.RequestedPath == symmem.PathAuto.String() { // permits all paths
 		return
 	}
 
@@ -153,14 +153,14 @@ func (r *Report) recordPaths(results []rankResult) {
 	}
 }
 
-// addCase adds and counts a case. It must follow recordEnd.
+// addCase adds and counts a case. Divergence must be set already.
 func (r *Report) addCase(c Case) {
 	switch c.Result {
 	case Passed:
 		r.Passed++
 	case Failed:
 		r.Failed++
-	default:
+	case NotRun:
 		r.NotRun++
 		if r.Divergence != nil {
 			c.Result = Diverged
@@ -170,9 +170,8 @@ func (r *Report) addCase(c Case) {
 	r.Cases = append(r.Cases, c)
 }
 
-// newCase combines the findings about p, the case at index i. ranks is the size of the world, of
-// which results may lack some ranks.
-func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
+// newCase combines the findings about a case. The results of some of the ranks may be missing.
+func newCase(p *plannedCase, caseIndex, ranks int, results []rankResult) Case {
 	c := Case{
 		Name: p.name, Round: p.round, Group: p.group, Churn: p.isChurn,
 		Ranks: membersOf(p.group, ranks), Size: p.elements, Value: p.value,
@@ -181,13 +180,13 @@ func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 	hasFindings := false
 	isCompleted := true
 	isSymmetric := true
-	for k := range results {
-		rank := results[k].Rank
+	for i := range results {
+		rank := results[i].Rank
 		if !isMember(p.group, rank, ranks) {
 			continue
 		}
 
-		f := results[k].Findings[i]
+		f := results[i].Findings[caseIndex]
 		hasFindings = true
 		isCompleted = isCompleted && f.Completed
 		isSymmetric = isSymmetric && f.Symmetric
@@ -204,7 +203,7 @@ func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 		c.Result = Failed
 	case isCompleted && hasFindings:
 		c.Result = Passed
-	default: // missing or not completed on some rank
+	default: // no findings, or not completed on some rank
 		c.Result = NotRun
 	}
 

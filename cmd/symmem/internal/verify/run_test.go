@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// runOnAllRanks runs the verification with ranks that are goroutines, and returns their reports.
-// Divergences and wrong sums are in the reports and no errors of Run.
+// runOnAllRanks runs the verification on ranks that are goroutines, and returns the report of each
+// rank. Divergences and wrong sums do not fail the test.
 func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), ranks, c.Options())
@@ -78,8 +78,8 @@ func checkPassed(t *testing.T, rank int, r *Report, minCases int) {
 	}
 }
 
-// divergingConfig returns a Config with which the ranks diverge. A rank reuses the free block with
-// the lowest address, which may be another block than on other ranks.
+// divergingConfig returns a Config with which the ranks diverge: each rank reuses the free block
+// with its lowest address.
 func divergingConfig() Config {
 	c := smallConfig()
 	c.Placement = symmem.PlaceByAddress
@@ -92,7 +92,8 @@ func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	c.Check = symmem.CheckOff
 	for rank, r := range runOnAllRanks(t, 4, c) {
 		if r.Failed == 0 || r.OK() {
-			t.Errorf("rank %d: %d cases failed, OK() = %v; want some and false", rank, r.Failed, r.OK())
+			t.Errorf("rank %d: %d cases failed, OK() = %v; want failed cases and false", rank,
+				r.Failed, r.OK())
 		}
 
 		if r.NotRun != 0 || r.Divergence != nil {
@@ -110,7 +111,7 @@ func TestAllRanksReportSameDivergence(t *testing.T) {
 		c.Check = level
 		for rank, r := range runOnAllRanks(t, 4, c) {
 			if r.Divergence == nil || r.OK() {
-				t.Fatalf("%v, rank %d: divergence = %v, OK() = %v; want one and false", level, rank,
+				t.Fatalf("%v, rank %d: divergence = %v, OK() = %v; want a divergence and false", level, rank,
 					r.Divergence, r.OK())
 			}
 
@@ -143,7 +144,7 @@ func TestNonMembersReportGroupDivergence(t *testing.T) {
 
 	for rank, r := range reports {
 		if r.Divergence == nil || r.Divergence.Message != first.Message {
-			t.Errorf("rank %d: divergence = %+v, want that of rank 0, %+v", rank, r.Divergence, first)
+			t.Errorf("rank %d: divergence = %+v, want the same as on rank 0, %+v", rank, r.Divergence, first)
 		}
 	}
 }

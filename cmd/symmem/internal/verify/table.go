@@ -22,8 +22,8 @@ import (
 //
 //	Total: 4 | Passed: 3 | Failed: 1
 //
-// Each case is an all-reduce. Cases named churn use randomly allocated buffers. The first line
-// combines two of them, 1.churn8 and 1.churn16.
+// Each case is an all-reduce. The first line combines two churn cases, which use randomly allocated
+// buffers: 1.churn8 and 1.churn16.
 
 // WriteText writes a table of cases, totals, and the error that ended the run early, if any.
 func (r *Report) WriteText(w io.Writer) error {
@@ -148,8 +148,8 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 
 	maxDiff := fmt.Sprintf("%.8f", total.MaxDiff)
 	meanDiff := fmt.Sprintf("%.8f", total.MeanDiff)
-	isUnknown := first.Result == Diverged || first.Result == NotRun
-	if isUnknown {
+	hasRun := first.Result != Diverged && first.Result != NotRun
+	if !hasRun {
 		symmetric, maxDiff, meanDiff = "-", "-", "-"
 	}
 
@@ -162,8 +162,8 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 		thousands(total.Size), value, symmetric, expected, maxDiff, meanDiff, result)
 }
 
-// combineCases sets only Size (the total), Symmetric (of all cases), MaxDiff and MeanDiff (the
-// largest).
+// combineCases returns the total Size, the largest MaxDiff and MeanDiff, and whether all cases are
+// Symmetric.
 func combineCases(cases []Case) Case {
 	total := Case{Symmetric: true}
 	for i := range cases {
@@ -180,7 +180,8 @@ func combineCases(cases []Case) Case {
 // thousands formats 262144 as 262,144.
 func thousands(n int64) string {
 	digits := strconv.FormatInt(n, 10)
-	for position := len(digits) - 3; position > 0; position -= 3 {
+	const groupSize = 3
+	for position := len(digits) - groupSize; position > 0; position -= groupSize {
 		digits = digits[:position] + "," + digits[position:]
 	}
 
