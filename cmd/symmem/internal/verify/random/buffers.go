@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-// buffers holds the buffers of a round that are allocated and not yet freed. All ranks make the
-// same random choices, so live[i] is the same allocation on each of them.
+// buffers holds the live buffers of a round. All ranks make the same random choices, so live[i] is
+// the same allocation on every rank.
 type buffers struct {
 	choices *choices
 	streams []*symmem.Stream
@@ -24,15 +24,15 @@ type liveBuffer struct {
 
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
-// The limits of live buffers. The last buffer may exceed the limit of the total size.
 const (
 	maxLiveBuffers  = 64
-	maxLiveMessages = 16 // total size, in messages of choices.maxBytes
+	maxLiveMessages = 16 // limits the total size to 16 times choices.maxBytes
 )
 
-// isFull reports whether to free buffers before the next allocation.
+// isFull reports whether a limit has been reached.
 func (bs *buffers) isFull() bool {
-	return len(bs.live) >= maxLiveBuffers || bs.bytes >= maxLiveMessages*bs.choices.maxBytes
+	maxLiveBytes := maxLiveMessages * bs.choices.maxBytes
+	return len(bs.live) >= maxLiveBuffers || bs.bytes >= maxLiveBytes
 }
 
 func (bs *buffers) add(p *symmem.Pool, buffer symmem.Buffer) {
@@ -58,8 +58,8 @@ func (bs *buffers) allocate() error {
 	return nil
 }
 
-// allocateSeveral calls alloc for n buffers of random sizes, or fewer if a limit is reached. p
-// becomes their liveBuffer.pool.
+// allocateSeveral calls alloc for n buffers of random sizes, or fewer if a limit is reached. alloc
+// must use pool p, which is nil for unregistered memory.
 func (bs *buffers) allocateSeveral(
 	n int, p *symmem.Pool, alloc func(bytes int64) (symmem.Buffer, error),
 ) error {
@@ -97,7 +97,7 @@ func (bs *buffers) freeAt(i int) error {
 
 // freeMatching frees the buffers for which match returns true, newest first.
 func (bs *buffers) freeMatching(match func(liveBuffer) bool) error {
-	for i, b := range slices.Backward(bs.live) { // freeAt moves only later entries
+	for i, b := range slices.Backward(bs.live) { // freeAt moves only entries already visited
 		if !match(b) {
 			continue
 		}

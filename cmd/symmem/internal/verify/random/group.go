@@ -12,7 +12,7 @@ import (
 //	rank 0  world    ranks 0 and 2
 //	rank 1  world    ranks 1 and 3
 //
-// All ranks draw the same index, which can select different groups.
+// All ranks draw the same index, such as 1, but use their own group at this index.
 type groups struct {
 	choices            *choices      // the same on all ranks
 	worldGroup         *symmem.Group // of all ranks
@@ -45,11 +45,14 @@ var splits = []func(rank, ranks, random int) (color, key int){
 	// Even and odd ranks.
 	func(rank, _, _ int) (color, key int) { return rank % 2, rank },
 	// The lower and the upper half of the ranks, in reverse order.
-	func(rank, ranks, _ int) (color, key int) { return 2 * rank / ranks, -rank },
+	func(rank, ranks, _ int) (color, key int) {
+		half := 2 * rank / ranks // 0 or 1
+		return half, -rank
+	},
 	// All ranks but one.
 	func(rank, ranks, random int) (color, key int) {
-		isLeftOut := rank == random%ranks
-		if isLeftOut && ranks > 1 {
+		leftOutRank := random % ranks
+		if rank == leftOutRank && ranks > 1 {
 			return noGroup, 0
 		}
 
@@ -81,8 +84,8 @@ func (gs *groups) join(ctx context.Context, color, key int) (*symmem.Group, erro
 	return gs.worldGroup.Split(ctx, color, key)
 }
 
-// pathChoices lists the window and direct paths twice, because they rely on the same placement of
-// buffers on all ranks.
+// pathChoices makes the window and direct paths more likely, because only these rely on the same
+// placement of buffers on all ranks.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
@@ -97,7 +100,7 @@ func (gs *groups) drawPath() symmem.PathChoice {
 	return choose(gs.choices, pathChoices)
 }
 
-// choosePath sets a random path of a random group.
+// choosePath sets the path of a random group to a random one.
 func (gs *groups) choosePath(ctx context.Context) error {
 	g := choose(gs.choices, gs.all)
 	path := gs.drawPath() // even if g is nil, so that all ranks draw the same

@@ -12,11 +12,11 @@ import (
 	"symmem/driver/formula"
 )
 
-// A norm is an all-reduce or a reduce-scatter fused with an RMSNorm. All ranks draw the same norm
-// and use the same buffers, because ranks compare how pools are used. Thus, ranks outside the group
-// also write the input and read the outputs, but make no call.
+// A norm is an all-reduce or a reduce-scatter fused with an RMSNorm. All ranks must record the same
+// uses of buffers, so ranks outside the group also write the input and read the outputs of a norm,
+// but make no call.
 
-// runNorm computes and checks a random norm. Without three live buffers, it does nothing.
+// runNorm computes and checks a random norm if at least three buffers are live.
 func (r *round) runNorm(ctx context.Context) error {
 	g := choose(r.choices, r.groups.all) // nil outside the group
 	drawnBuffers := r.buffers.drawBuffers(3)
@@ -54,8 +54,8 @@ func (r *round) runNorm(ctx context.Context) error {
 	return nil
 }
 
-// sizeAndRankIn returns the size of a group and this rank's number in it. Outside the group, it
-// returns the size of the world and 0, for which a norm can also be drawn.
+// sizeAndRankIn returns the size of a group and this rank's number in it. Ranks outside the group
+// draw a norm as rank 0 of the world.
 func (r *round) sizeAndRankIn(g *symmem.Group) (size, rank int) {
 	if g == nil {
 		return r.env.rt.Size(), 0
@@ -64,8 +64,7 @@ func (r *round) sizeAndRankIn(g *symmem.Group) (size, rank int) {
 	return g.Size(), g.Rank()
 }
 
-// callNorm computes n. It returns false, without an error, outside the group and if the group does
-// not support the norm.
+// callNorm computes n unless this rank is not in the group, or the group does not support n.
 func (r *round) callNorm(
 	ctx context.Context, g *symmem.Group, n *workload.Norm, s *symmem.Stream,
 ) (isComputed bool, err error) {
@@ -89,30 +88,37 @@ const maxNormElements = 1 << 14
 func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.Norm {
 	hidden, quant := r.drawHiddenAndQuant()
 	capacity := int(min(drawnBuffers[0].bytes, drawnBuffers[1].bytes, drawnBuffers[2].bytes))
-	scatterInputBytes := 2 * r.env.rt.Size() // a 16-bit float for each rank
-	const otherBytes = 8                     // see workload.Norm.Place
-	bytesPerElement := max(scatterInputBytes, otherBytes)
+	bytesPerElement := r.normBytesPerElement()
 	shouldScatter := r.choices.isOneIn(2)
-	fitsOneRow := hidden*bytesPerElement <= capacity
 	maxElements := min(capacity/bytesPerElement, maxNormElements)
 	maxRows := max(1, maxElements/hidden)
 	rows := 1 + r.choices.IntN(maxRows)
-	t := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
-	// A separate generator, because group sizes, and thus the number of values, differ between ranks.
+	dataType := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
+	// A separate generator, because ranks in groups of other sizes draw more or fewer values.
 	const seed2 = 1 // arbitrary
 	values := rand.New(rand.NewPCG(r.choices.Uint64(), seed2))
 	size, rank := r.sizeAndRankIn(g)
-	c := formula.NewNormCase(values, size, rows, hidden, t, quant)
-	if shouldScatter && fitsOneRow {
-		c = c.Scatter(values)[rank]
+	c := formula.NewNormCase(values, size, rows, hidden, dataType, quant)
+	canScatter := hidden*bytesPerElement <= capacity // one row fits
+	if shouldScatter && canScatter {
+		casesOfRanks := c.Scatter(values)
+		c = casesOfRanks[rank]
 	}
 
 	return &workload.Norm{NormCase: c}
 }
 
+// normBytesPerElement returns the buffer size that a norm needs for each of its elements on a rank.
+func (r *round) normBytesPerElement() int {
+	scatterInputBytes := 2 * r.env.rt.Size() // a 16-bit float for each rank
+	const otherBytes = 8                     // limit that workload.Norm.Place states
+	return max(scatterInputBytes, otherBytes)
+}
+
 // drawHiddenAndQuant draws the size of a row in elements and the kind of quantization.
 func (r *round) drawHiddenAndQuant() (hidden int, quant driver.Quant) {
-	const maxHidden = minMessage / 8 // the smallest buffer holds a row with 8 bytes per element
+	const maxBytesPerElement = 8
+	const maxHidden = minMessage / maxBytesPerElement // a row fits into the smallest buffer
 	drawMultiple := func(unit int) int { return unit * (1 + r.choices.IntN(maxHidden/unit)) }
 	hidden = drawMultiple(driver.NormUnit)
 	const quantCount = 4

@@ -10,15 +10,15 @@ import (
 )
 
 // recording holds calls of one group and, after the capture, the graph that makes them. For each
-// call, the graph overwrites the output with junk, makes the call, and copies the output to a third
+// call, the graph overwrites the output with junk, makes the call, and copies the output to another
 // buffer, the result copy.
 //
-// Input and output can be freed while the graph exists, but the pool must not reuse their memory.
-// Otherwise, the result copies are wrong.
+// A result copy is wrong if a pool reuses the memory of a freed input or output while the graph
+// exists.
 type recording struct {
 	graph graph // set by graphs.captureOn
-	// capturedByLibrary is set if environment.library captured the graph. Only streams of the library
-	// can launch it. Its buffers must stay allocated, because pools do not know about the graph.
+	// capturedByLibrary is set if environment.library captured the graph, which pools do not know
+	// about. Only streams of the library can launch the graph, and its buffers must stay allocated.
 	capturedByLibrary bool
 	group             int // index in groups.all
 	calls             []*testCall
@@ -32,7 +32,8 @@ type graph interface {
 	Close() error
 }
 
-// addCall adds a call with three buffers of the given size from p, and writes its input on s.
+// addCall adds a call with three new buffers of the given size, and queues writes of the input
+// and the output on s.
 func (rec *recording) addCall(
 	call *testCall, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
@@ -59,7 +60,7 @@ func (rec *recording) addCall(
 	return call.Fill(s)
 }
 
-// capture captures the calls on s, which must be a stream of symmem.
+// capture captures the calls on s. A stream of environment.library cannot capture them.
 func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, error) {
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
@@ -105,7 +106,7 @@ func queueCall(
 }
 
 // useBuffers overwrites the output of a call, and copies the first byte of the input, if any, to
-// dst. Pools compare which buffers a graph uses with other ranks, some of which skip the call.
+// dst. Thus, ranks that skip the call use the same buffers, as pools require.
 func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
 	n := min(1, call.Send.Bytes(), dst.Bytes())
 	firstByte, err := call.Send.Slice(0, n)
@@ -124,8 +125,7 @@ func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
 }
 
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
-	// If workload.Junk appears in a result, the graph ran without writing the output. If this value
-	// appears, it did not run.
+	// Unlike workload.Junk in a result, this value reveals that the graph did not run.
 	const junk = ^byte(workload.Junk)
 	var errs []error
 	for _, b := range rec.resultCopies {
@@ -135,8 +135,7 @@ func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	return errors.Join(errs...)
 }
 
-// readResults copies the results to the Got fields of the calls, which are valid after the next
-// Synchronize of s.
+// readResults queues copies of the results to the Got fields of the calls.
 func (rec *recording) readResults(s *symmem.Stream) error {
 	for i, call := range rec.calls {
 		src, err := rec.resultCopies[i].Memory().Slice(0, call.Recv.Bytes())

@@ -15,7 +15,7 @@ type Report struct {
 	Seed        uint64     `json:"seed"`
 	FirstRound  int        `json:"from_round"`
 	Rounds      int        `json:"rounds"` // number of completed rounds
-	Tally                  // counts of rank 0, except Wrong and Bytes, which are sums over all ranks
+	Tally                  // counts of rank 0, but Wrong and Bytes of all ranks
 	ElapsedMS   float64    `json:"elapsed_ms"`
 	Resources   []Resource `json:"resources"`       // of all ranks; empty if they were not compared
 	Findings    []string   `json:"findings"`        // texts of the first wrong results on this rank
@@ -32,8 +32,7 @@ func newReport(rt *symmem.Runtime, c *Config) *Report {
 	}
 }
 
-// addFailure adds a failed round with the results of all ranks and the findings of this rank. Of
-// the tally, it updates only Wrong.
+// addFailure adds the results of all ranks in a failed round, and the findings of this rank.
 func (r *Report) addFailure(round int, results []roundResult, findings []string) {
 	r.FailedRound = round
 	r.Findings = append(r.Findings, findings...)
@@ -61,10 +60,10 @@ func (r *Report) Leaks() []Resource {
 }
 
 // OK reports whether the run found no wrong element, no inconsistency and no leak. Run returns the
-// error of FailedRound, which OK ignores.
+// other errors of a failed round.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.IsInconsistent && len(r.Leaks()) == 0 }
 
-// WriteText writes the report as text. Of ranks other than 0, it lists only leaked resources.
+// WriteText writes the report as text. It lists all resources of rank 0, and leaks of other ranks.
 func (r *Report) WriteText(w io.Writer) error {
 	plural := ranklist.Plural[int64]
 	text := fmt.Sprintf("%s from round %d, seed %d, %s, backend %s, %.1f s\n",
@@ -108,8 +107,7 @@ func (r *Report) conclusion() string {
 		r.FirstWrongRound, r.ending())
 }
 
-// ending returns the second half of the conclusion: the failed round or, if there is none, the
-// number of leaks.
+// ending describes the failed round, or the leaks of a run without one.
 func (r *Report) ending() string {
 	leakCount := len(r.Leaks())
 	switch {
