@@ -36,7 +36,7 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 			want:   "steps is 0",
 		},
 		"messages too long": {
-			change: func(c *Config) { c.MaxBytes = 1 << 40 },
+			change: func(c *Config) { c.MaxBytes = maxMessage + 1 },
 			want:   "the maximum message size",
 		},
 		"no round timeout": {
@@ -112,9 +112,9 @@ func TestRunEndsAtLimits(t *testing.T) {
 }
 
 func TestFlagsToRepeatIncludeAllOptions(t *testing.T) {
-	const round = 31
+	const round = 31 // arbitrary
 	c := Default()
-	c.Seed = 9
+	c.Seed = 9 // arbitrary
 	c.Placement = symmem.PlaceByAddress
 	c.Check = symmem.CheckOff
 	c.Skew = false
@@ -127,7 +127,7 @@ func TestFlagsToRepeatIncludeAllOptions(t *testing.T) {
 
 func TestStepErrorsNameTheStepOnce(t *testing.T) {
 	s := &step{name: "suspending a pool"}
-	const number = 3
+	const number = 3 // arbitrary
 	for text, want := range map[string]string{
 		"suspending a pool: busy": "step 3, suspending a pool: busy",
 		"closed":                  "step 3, suspending a pool: closed",
@@ -145,7 +145,8 @@ func TestDrawStepFollowsWeights(t *testing.T) {
 	}
 
 	const drawsPerWeight = 200 // enough for each count to be within a factor of two
-	d := &choices{Rand: rand.New(rand.NewPCG(1, 2))}
+	const seed1, seed2 = 1, 2  // arbitrary
+	d := &choices{Rand: rand.New(rand.NewPCG(seed1, seed2))}
 	counts := map[string]int{} // by the name of the step
 	drawCount := drawsPerWeight * totalWeight
 	for range drawCount {

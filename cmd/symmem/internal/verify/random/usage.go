@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// usage holds how much of each resource the process uses. A resource leaked if the usage at the end
-// of a run exceeds that after the warm-up, the first rounds, by more than a tolerance.
+// usage holds how much of each resource the process uses. A resource has leaked if its usage grows
+// by more than a tolerance after the warm-up, which is the first rounds of a run.
 type usage [resourceCount]int64
 
 type resource int
@@ -43,13 +43,15 @@ func (r *runner) tolerances() usage {
 	ranks, machines := env.rt.Size(), env.machines()
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
 	if r.config.SharedGPUs {
-		// Other ranks on the GPU use more memory at other times: up to 204 MB with 8 ranks on an H100.
+		// Other ranks allocate memory of the same GPU: up to 204 MB with 8 ranks on an H100.
 		allowed[deviceBytes] = int64(ranks) * (256 << 20)
 	}
 
 	if machines > 1 {
-		// A rank may connect late to the ranks on its machine. Every machine has at least one rank.
-		maxPeers := ranks - machines
+		// A rank may connect late to its peers, the other ranks on its machine.
+		otherMachines := machines - 1
+		maxLocalRanks := ranks - otherMachines // each machine has at least one rank
+		maxPeers := maxLocalRanks - 1
 		const goroutinesPerConnection = 2
 		allowed[goroutines] = int64(goroutinesPerConnection * maxPeers * len(r.environments))
 	}
@@ -108,7 +110,7 @@ func countSharedMappings() (count int64, err error) {
 	return count, nil
 }
 
-// The resources of communicators are released in the background.
+// Communicators release their resources in the background.
 const (
 	releaseTimeout = 20 * time.Second
 	releasePoll    = 20 * time.Millisecond // between two measurements
@@ -147,7 +149,7 @@ type Resource struct {
 // Leaked reports whether the growth exceeds the tolerance.
 func (r Resource) Leaked() bool { return r.End > r.Start+r.Tolerance }
 
-// hasLeaks reports whether this rank's usage u has leaks since the warm-up.
+// hasLeaks compares this rank's usage u with the usage after the warm-up.
 func (r *runner) hasLeaks(u usage) bool {
 	const anyRank = 0 // Leaked ignores the rank
 	resources := r.compareResources(anyRank, r.warmUsage, u)

@@ -13,11 +13,11 @@ import (
 // Open opens a Runtime for this rank. It is symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// environment holds what several rounds share. A run has one environment for each check level (how
-// often symmem compares ranks).
+// environment holds the Runtime and other objects that rounds share. A run has one environment for
+// each check level (how often symmem compares ranks).
 type environment struct {
 	rt       *symmem.Runtime
-	streams  []*symmem.Stream   // those of symmem, followed by those of library
+	streams  []*symmem.Stream   // of symmem, followed by those of library
 	events   []*symmem.Event    // as many as streams
 	library  *program.Library   // imitates another GPU library; nil on the host backend
 	gatherer *workload.Gatherer // exchanges results between ranks
@@ -60,11 +60,12 @@ func (env *environment) prepare(ctx context.Context, c *Config) error {
 
 	env.gatherer = gatherer
 	maxLiveBytes := maxLiveMessages * c.MaxBytes // of all buffers of a round
-	return env.mapUnregistered(2 * maxLiveBytes)
+	const margin = 2
+	return env.mapUnregistered(margin * maxLiveBytes)
 }
 
-// mapUnregistered makes the Runtime map memory that is not registered with a group, and keep it
-// after the buffer is freed. If later rounds mapped it instead, the growth would look like a leak.
+// mapUnregistered makes the Runtime map and keep memory that is not registered with a group. If
+// later rounds mapped the memory instead, the growth would look like a leak.
 func (env *environment) mapUnregistered(bytes int64) error {
 	p, err := env.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
@@ -116,7 +117,7 @@ func (env *environment) createStreams() error {
 	return nil
 }
 
-// close closes the Runtime before the library, whose streams it uses.
+// close closes the Runtime first, because it uses streams of the library.
 func (env *environment) close() error {
 	runtimeErr := env.rt.Close()
 	if env.library == nil {
