@@ -9,8 +9,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Encode appends value to dst as an element of type t, in native byte order. It rounds to float
-// types. An integer type must be able to represent the value.
+// Encode appends value to dst as an element of type t, in native byte order. Floating-point types
+// round the value, and integer types must represent it exactly.
 func Encode(dst []byte, t symmem.DataType, value float64) []byte {
 	order := binary.NativeEndian
 	switch t {
@@ -74,11 +74,11 @@ func isFloat(t symmem.DataType) bool {
 	}
 }
 
-// Difference describes the wrong elements of a buffer. If there are none, all fields are 0.
+// Difference describes the wrong elements of a buffer. All fields are 0 if no element is wrong.
 type Difference struct {
 	Wrong     int64   // number of wrong elements
 	First     int64   // index of the first wrong element
-	Got, Want float64 // value of that element and the right value
+	Got, Want float64 // actual and right value of the first wrong element
 }
 
 // Compare compares the output of a call with the right one.
@@ -103,7 +103,8 @@ func compare(got, want []byte, t symmem.DataType, tolerance float64) Difference 
 
 		gotValue := Decode(got[offset:], t)
 		wantValue := Decode(want[offset:], t)
-		isTolerable := math.Abs(gotValue-wantValue) <= tolerance*math.Abs(wantValue) // false for NaN
+		maxError := tolerance * math.Abs(wantValue)
+		isTolerable := math.Abs(gotValue-wantValue) <= maxError // false for NaN
 		if isTolerable {
 			continue
 		}

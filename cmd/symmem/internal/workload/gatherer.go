@@ -11,16 +11,17 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges results between the ranks of a group, even after the test has failed because
-// buffers of the ranks differ. If rank 0 passes 5 to Numbers and rank 1 passes 7, both get [5, 7].
+// Gatherer exchanges test results between the ranks of a group. If rank 0 passes 5 to Numbers and
+// rank 1 passes 7, both get [5, 7]. A test can still report its results after it found differences
+// between the buffers of ranks.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
-	pool   *symmem.Pool // has no domain, so ranks do not compare its allocations
+	pool   *symmem.Pool // ranks do not compare its allocations
 }
 
-// OpenGatherer returns a Gatherer for all ranks, which works even after other groups have failed.
-// All ranks must call it.
+// OpenGatherer returns a Gatherer for all ranks, with a new group, so that it works after other
+// groups have failed. All ranks must call OpenGatherer.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	const color = 0 // all ranks with the same color form a group
 	group, err := rt.World().Split(ctx, color, rt.Rank())
@@ -36,7 +37,7 @@ func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	return NewGatherer(ctx, rt, group, stream)
 }
 
-// NewGatherer returns a Gatherer for a group, all of whose ranks must call it.
+// NewGatherer returns a Gatherer for a group. All ranks of the group must call it.
 func NewGatherer(
 	ctx context.Context, rt *symmem.Runtime, group *symmem.Group, stream *symmem.Stream,
 ) (*Gatherer, error) {
@@ -54,8 +55,8 @@ func NewGatherer(
 	return &Gatherer{group: group, stream: stream, pool: pool}, nil
 }
 
-// Numbers returns the numbers of all ranks, of which own is this rank's. All ranks of the group
-// must call it.
+// Numbers sends this rank's number, own, and returns the numbers of all ranks. All ranks of the
+// group must call it.
 func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	sent := binary.NativeEndian.AppendUint64(nil, uint64(own))
 	received, err := g.allGather(ctx, sent)
@@ -94,7 +95,8 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 
 	all := make([]T, len(lengths))
 	for rank, length := range lengths {
-		message := received[rank*len(padded):][:length]
+		start := int64(rank * len(padded))
+		message := received[start : start+length]
 		if err := json.Unmarshal(message, &all[rank]); err != nil {
 			return nil, fmt.Errorf("decoding results of rank %d: %w", rank, err)
 		}
@@ -103,7 +105,7 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	return all, nil
 }
 
-// allGather returns the concatenated messages of all ranks, of which own is this rank's. All
+// allGather sends this rank's message, own, and returns the concatenated messages of all ranks. The
 // messages must have the same length.
 func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
 	messageBytes := int64(len(own))
@@ -130,7 +132,7 @@ func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err e
 	return g.exchange(ctx, own, send, recv)
 }
 
-// exchange makes the all-gather of own, and returns a copy of recv.
+// exchange sends own from buffer send, and returns a copy of the messages in recv.
 func (g *Gatherer) exchange(
 	ctx context.Context, own []byte, send, recv symmem.Memory,
 ) ([]byte, error) {

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// Noise makes random allocations that differ between ranks, as those of real programs do. It uses a
-// separate pool. The methods of a nil *Noise do nothing.
+// Noise makes random allocations in a separate pool. As in real programs, these differ between
+// ranks. The methods of a nil *Noise do nothing.
 type Noise struct {
 	pool   *symmem.Pool
 	random *rand.Rand // differs between ranks
@@ -53,7 +53,7 @@ func (n *Noise) Step() error {
 	return nil
 }
 
-// allocOrFree allocates or frees a block with equal probability, if this is possible.
+// allocOrFree allocates or frees a block with equal probability, but does not exceed maxLiveBlocks.
 func (n *Noise) allocOrFree() error {
 	canAlloc := len(n.live) < maxLiveBlocks
 	if canAlloc && n.random.IntN(2) == 0 {
@@ -73,7 +73,7 @@ func (n *Noise) alloc() error {
 	return err
 }
 
-// free frees n.live[index], and moves the last block there.
+// free frees n.live[index] and replaces it by the last block.
 func (n *Noise) free(index int) error {
 	b := n.live[index]
 	last := len(n.live) - 1

@@ -11,10 +11,10 @@ import (
 )
 
 // Norm prepares and checks an AllReduceRMSNorm or a ReduceScatterRMSNorm on this rank. Such a call
-// adds up the inputs of all ranks and a residual. It writes the sum as the new residual, and the
-// normalized rows of the sum, which may be quantized to one byte per element.
+// adds the inputs of all ranks to a residual. The outputs are the sum, as the new residual, and the
+// normalized rows of the sum, optionally quantized to one byte per element.
 //
-// Callers use Place, Fill, the call with Args, Read and CountWrong in this order.
+// Callers use Place and Fill, make the call with Args, and use Read and CountWrong.
 type Norm struct {
 	*formula.NormCase                 // the values of all tensors
 	Args              symmem.NormArgs // set by Place
@@ -40,8 +40,8 @@ const (
 // Place sets Args to tensors in three buffers. Buffer others holds the residual, the weights, the
 // quantized output and its scales.
 //
-// A buffer needs at most 8*Rows*Hidden bytes, except for the input of a ReduceScatterRMSNorm, which
-// needs 2*Rows*Hidden bytes for each rank.
+// Each buffer needs at most 8*Rows*Hidden bytes. However, the input of a ReduceScatterRMSNorm needs
+// 2*Rows*Hidden bytes for each rank.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
@@ -62,10 +62,10 @@ func (n *Norm) placeInputAndOutput(input, output symmem.Memory) error {
 	var inputErr, outputErr error
 	a.Input, inputErr = input.Slice(0, elementBytes*int64(len(n.Inputs[0])))
 	if n.InPlace {
-		// The output replaces this rank's rows of the input. An AllReduceRMSNorm has n.Rank = 0 and
-		// replaces the whole input.
-		ownRows := int64(n.Rank) * n.rowsBytes()
-		a.Output, outputErr = a.Input.Slice(ownRows, n.rowsBytes())
+		// The output replaces this rank's rows of the input: in an AllReduceRMSNorm, where n.Rank is
+		// 0, the whole input.
+		ownOffset := int64(n.Rank) * n.rowsBytes()
+		a.Output, outputErr = a.Input.Slice(ownOffset, n.rowsBytes())
 	} else {
 		a.Output, outputErr = output.Slice(0, n.rowsBytes())
 	}
@@ -82,10 +82,10 @@ func (n *Norm) placeOthers(buffer symmem.Memory) error {
 	a := &n.Args
 	offset := int64(0) // of the next tensor
 	place := func(bytes int64) (symmem.Memory, error) {
-		m, err := buffer.Slice(offset, bytes)
-		units := (bytes + driver.NormAlign - 1) / driver.NormAlign // rounded up
-		offset += units * driver.NormAlign
-		return m, err
+		tensor, err := buffer.Slice(offset, bytes)
+		const align = driver.NormAlign
+		offset += (bytes + align - 1) / align * align // round up to a multiple of align
+		return tensor, err
 	}
 	var residualErr, weightErr, quantizedErr, scalesErr error
 	a.Residual, residualErr = place(n.rowsBytes())
@@ -98,8 +98,7 @@ func (n *Norm) placeOthers(buffer symmem.Memory) error {
 	return errors.Join(residualErr, weightErr, quantizedErr, scalesErr)
 }
 
-// setOutputs lists the tensors to check. With QuantStatic, it includes the scale, which is an input
-// that the call must not change.
+// setOutputs lists the tensors to check.
 func (n *Norm) setOutputs() {
 	n.outputs = []normOutput{{
 		name: "residual", memory: n.Args.Residual, elementSize: elementBytes,
@@ -110,6 +109,7 @@ func (n *Norm) setOutputs() {
 			name: "quantized output", memory: n.Args.Quantized, elementSize: quantizedBytes,
 			want: n.Want.Quantized,
 		}
+		// With QuantStatic, the scale is an input that the call must not change.
 		scales := normOutput{
 			name: "scales", memory: n.Args.Scales, elementSize: scaleBytes,
 			want: formula.Bytes(n.Want.Scales),
@@ -117,17 +117,15 @@ func (n *Norm) setOutputs() {
 		n.outputs = append(n.outputs, quantized, scales)
 	}
 
-	if n.OnlyQuantized {
-		return
+	if !n.OnlyQuantized {
+		n.outputs = append(n.outputs, normOutput{
+			name: "output", memory: n.Args.Output, elementSize: elementBytes,
+			want: formula.Bytes(n.Want.Output),
+		})
 	}
-
-	n.outputs = append(n.outputs, normOutput{
-		name: "output", memory: n.Args.Output, elementSize: elementBytes,
-		want: formula.Bytes(n.Want.Output),
-	})
 }
 
-// Fill queues writes of the tensors that the call reads. rank is the number in the group.
+// Fill queues writes of the tensors that the call reads. rank is this rank's number in the group.
 func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	a := &n.Args
 	inputErr := s.Copy(a.Input, symmem.Host(n.Inputs[rank]))
@@ -164,7 +162,7 @@ func (n *Norm) Bytes() (sum int64) {
 	return sum
 }
 
-// CountWrong returns the number of wrong elements that Read found. first describes the first one.
+// CountWrong returns the number of wrong elements, and a text about the first one.
 func (n *Norm) CountWrong() (wrongCount int64, first string) {
 	for _, o := range n.outputs {
 		for start := 0; start < len(o.want); start += o.elementSize {

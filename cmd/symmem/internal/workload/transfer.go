@@ -10,8 +10,8 @@ import (
 // Transfer runs one call on this rank. Callers use Place, Fill, Launch and Read in this order, and
 // compare Got with Pattern.Output. Fill, Launch and Read only queue work on a stream.
 //
-// Ranks outside the group skip only Launch, because pools must record the same uses of memory on
-// all ranks.
+// Ranks outside the group skip Launch. They make the other calls too, because pools must record the
+// same uses of memory on all ranks.
 type Transfer struct {
 	Pattern                  // defines the input and the right output
 	Group      *symmem.Group // nil on ranks outside the group
@@ -49,28 +49,28 @@ func (t *Transfer) Place(src, dst symmem.Memory) error {
 	return err
 }
 
-// inPlaceOffsets returns the offsets of Send and Recv in their common memory, in elements. If one
-// of them is a single part, as Send in an AllGather, it is this rank's part of the other.
+// inPlaceOffsets returns the offsets of Send and Recv in their common memory, in elements. In an
+// AllGather, for example, Send is this rank's part of Recv.
 func (t *Transfer) inPlaceOffsets() (send, recv int64) {
 	ownPart := t.partOffset(t.ownRank())
 	sendExtent, recvExtent := t.Operation.Extents()
+	sendsOnePart := sendExtent == driver.OnePart
+	recvsOnePart := recvExtent == driver.OnePart
 	switch {
-	case sendExtent == recvExtent:
-		return 0, 0
-	case sendExtent == driver.OnePart:
+	case sendsOnePart && !recvsOnePart:
 		return ownPart, 0
-	case recvExtent == driver.OnePart:
+	case recvsOnePart && !sendsOnePart:
 		return 0, ownPart
-	default:
+	default: // buffers of the same size
 		return 0, 0
 	}
 }
 
-// Junk is the value of each byte of Recv before a call. Elements that the call does not write are
-// thus wrong.
+// Junk is the value of each byte of Recv before a call, so that elements that the call does not
+// write are wrong.
 const Junk = 0xa5
 
-// Fill queues a write of Junk to Recv, followed by the input to Send, which may be in Recv.
+// Fill queues a write of Junk to Recv, and then of the input to Send. Send and Recv may overlap.
 func (t *Transfer) Fill(s *symmem.Stream) error {
 	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err
@@ -125,17 +125,20 @@ func (t *Transfer) sendAndRecv(ctx context.Context, s, recvStream *symmem.Stream
 	g := t.Group
 	next := (g.Rank() + 1) % g.Size()
 	previous := (g.Rank() + g.Size() - 1) % g.Size()
-	first := func() error { return g.Send(ctx, t.Send, t.Count, t.DataType, next, s) }
-	second := func() error { return g.Recv(ctx, t.Recv, t.Count, t.DataType, previous, recvStream) }
+	send := func() error { return g.Send(ctx, t.Send, t.Count, t.DataType, next, s) }
+	recv := func() error { return g.Recv(ctx, t.Recv, t.Count, t.DataType, previous, recvStream) }
+	calls := []func() error{send, recv}
 	// NCCL executes the calls on one stream in order. If all ranks sent first, they would deadlock.
 	isOdd := g.Rank()%2 == 1
 	if s == recvStream && isOdd {
-		first, second = second, first
+		calls = []func() error{recv, send}
 	}
 
-	if err := first(); err != nil {
-		return err
+	for _, call := range calls {
+		if err := call(); err != nil {
+			return err
+		}
 	}
 
-	return second()
+	return nil
 }
