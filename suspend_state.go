@@ -223,9 +223,9 @@ func (s *suspender) addCloseCalls(change int) {
 
 // awaitStateChange waits until no Suspend or Resume of the pool is in progress.
 func (s *suspender) awaitStateChange(ctx context.Context) error {
-	isSettled := func() bool {
+	isStable := func() bool {
 		state := s.state.Load()
 		return state == stateOpen || state == stateSuspended
 	}
-	return poll(ctx, isSettled)
+	return poll(ctx, isStable)
 }

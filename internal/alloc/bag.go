@@ -203,13 +203,13 @@ func (f *freeBlocks) resizeBag(bag *bag, capacity uint32) {
 }
 
 // firstUnusedArray returns the head of the free list for a capacity, which is a power of two.
-func (f *freeBlocks) firstUnusedArray(capacity uint32) *uint32 {
+func firstUnusedArray(f *freeBlocks, capacity uint32) *uint32 {
 	return &f.unusedArrays[bits.TrailingZeros32(capacity)&31] // &31 avoids a bounds check
 }
 
 // allocArray returns the start of an array with undefined contents.
 func (f *freeBlocks) allocArray(capacity uint32) uint32 {
-	firstArray := f.firstUnusedArray(capacity)
+	firstArray := firstUnusedArray(f, capacity)
 	start := *firstArray
 	if start != 0 {
 		*firstArray = uint32(f.keys[start]) // the next unused array
@@ -222,7 +222,7 @@ func (f *freeBlocks) allocArray(capacity uint32) uint32 {
 }
 
 func (f *freeBlocks) recycleArray(start, capacity uint32) {
-	firstArray := f.firstUnusedArray(capacity)
+	firstArray := firstUnusedArray(f, capacity)
 	f.keys[start] = uint64(*firstArray)
 	*firstArray = start
 }

@@ -92,7 +92,7 @@ func (r *route) useLines() {
 // maxLineBlocks leaves space on the GPU for a small call of another group.
 func (r *route) maxLineBlocks() int {
 	multiprocessors := r.launch.Multiprocessors
-	if r.launch.Ranks <= 4 { // each multiprocessor can run a block beside the small call
+	if r.launch.Ranks <= 4 { // a block and the small call fit on one multiprocessor
 		return multiprocessors
 	}
 

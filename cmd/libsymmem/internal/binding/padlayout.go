@@ -155,7 +155,7 @@ func (r *padReport) isValid(ranks int) bool {
 	return r.peer < ranks && r.channel < padChannels
 }
 
-// absent returns the ranks for whose arrivals this rank waited in vain, according to its report r.
+// absent returns the ranks that had not arrived at the end of the wait that report r describes.
 func (m padMemory) absent(r *padReport, ranks int) []int {
 	var absentRanks []int
 	row := r.want.arrivalRow()

@@ -57,30 +57,6 @@ func (a *adoptedState) stopQueries() {
 	a.queriesStopped = true
 }
 
-// recordEndEvent records the events of all groups, and then moves queuedEnd behind all work on an
-// adopted stream, including the owner's. During a capture, it does nothing and returns true. The
-// caller must hold s.Mu.
-func recordEndEvent(s *Stream) (isCapturing bool, err error) {
-	for {
-		var point *Point
-		point, isCapturing, err = s.recordPoint()
-		if isCapturing || err != nil {
-			return isCapturing, err
-		}
-
-		_, queryErr := point.isReached()
-		isCapturedPoint := errors.Is(queryErr, cuda.ErrCapturedEvent)
-		if isCapturedPoint { // by a capture that began and ended during recordPoint
-			continue
-		}
-
-		// The next query of queuedEnd returns other errors of the query.
-		err = recordAllGroups(s)
-		s.queuedEnd.setPoint(point) // even after an error, because the point is valid
-		return false, err
-	}
-}
-
 // recordPoint records a new point after all work on the stream. If isCapturing is true, the caller
 // must not use the point.
 func (a *adoptedState) recordPoint() (point *Point, isCapturing bool, err error) {

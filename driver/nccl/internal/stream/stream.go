@@ -150,6 +150,30 @@ func (s *Stream) recordAllWork() (capturing bool, err error) {
 	return recordEndEvent(s)
 }
 
+// recordEndEvent records the events of all groups, and then moves queuedEnd behind all work on an
+// adopted stream, including the owner's. During a capture, it does nothing and returns true. The
+// caller must hold s.Mu.
+func recordEndEvent(s *Stream) (isCapturing bool, err error) {
+	for {
+		var point *Point
+		point, isCapturing, err = s.recordPoint()
+		if isCapturing || err != nil {
+			return isCapturing, err
+		}
+
+		_, queryErr := point.isReached()
+		isCapturedPoint := errors.Is(queryErr, cuda.ErrCapturedEvent)
+		if isCapturedPoint { // by a capture that began and ended during recordPoint
+			continue
+		}
+
+		// The next query of queuedEnd returns other errors of the query.
+		err = recordAllGroups(s)
+		s.queuedEnd.setPoint(point) // even after an error, because the point is valid
+		return false, err
+	}
+}
+
 // Refuse handles the error of a group's call that was not launched. On a busy stream, it leaves the
 // error to the next Synchronize and returns nil. On an idle stream, it returns the error, as on an
 // adopted stream, for which Synchronize may never be called. The caller must hold s.Mu.
