@@ -23,8 +23,7 @@ var sources embed.FS
 //
 // A process must load the driver before NCCL, and must not load another CUDA driver.
 func Build() (cuda, nccl string, err error) {
-	var noFlags []string
-	dir, err := cachedFolder(noFlags, func(dir string) error { return build(dir) })
+	dir, err := cachedFolder(nil, func(dir string) error { return build(dir) })
 	if err != nil {
 		return "", "", err
 	}
@@ -37,8 +36,8 @@ const (
 	ncclName = "libnccl.so.2"
 )
 
-// cachedFolder returns the folder of the user's cache for these flags and sources. It creates a
-// missing folder and calls fill to write the contents.
+// cachedFolder returns the cache folder of the libraries built with flags. If it does not exist,
+// cachedFolder creates it and calls fill to write the contents.
 func cachedFolder(
 	flags []string, fill func(dir string) error, extraSources ...fs.FS,
 ) (string, error) {
@@ -56,7 +55,7 @@ func cachedFolder(
 	return cache.findOrCreate(key, fill)
 }
 
-// build compiles both libraries in dir. libcuda.so.1 contains the kernels, compiled for the CPU.
+// build compiles both libraries in dir, and the kernels as part of libcuda.so.1.
 func build(dir string, flags ...string) error {
 	if err := unpack(dir, sources); err != nil {
 		return fmt.Errorf("unpacking the software GPU: %w", err)
@@ -117,11 +116,12 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// runCompiler returns the standard output of a compiler. Errors name part, the code to compile.
+// runCompiler returns the standard output of a compiler, which keeps temporary files in dir unless
+// dir is empty. Error messages contain part, a name for the compiled code.
 func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	command := exec.Command(compiler, args...)
 	if dir != "" {
-		// Temporary files that a killed compiler leaves behind are removed together with dir.
+		// If the compiler is killed, removing dir also removes its temporary files.
 		command.Env = append(os.Environ(), "TMPDIR="+dir)
 	}
 

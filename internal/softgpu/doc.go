@@ -4,7 +4,7 @@
 // software GPU may still fail on a real one.
 //
 // A process has several devices. Device memory is a memfd, mapped at the address that the program
-// requests. A stream is a thread with a queue, on which the threads of a kernel run as coroutines.
+// requests. A stream is a CPU thread with a queue. It runs the threads of a kernel as coroutines.
 // The kernels are those of package kernels, compiled for the CPU.
 //
 // The interfaces follow cuda.h (CUDA 12 and 13), nccl.h (2.27 to 2.30) and the behavior of GPUs
@@ -15,11 +15,11 @@
 //
 // Memory and kernels:
 //
-//   - Copying or filling memory to which the stream's device has no access causes error 700
-//     (illegal access), which is permanent for the CUDA context. The CPU can access any memory that
-//     a device can access.
-//   - cuModuleLoadData accepts any nonempty image, which contains all kernels. Loading a kernel
-//     waits until no other kernel of the process runs on the device.
+//   - Copying or filling memory that the device cannot access causes error 700 (illegal access).
+//     The error is permanent for the CUDA context.
+//   - The CPU can access any memory that a device can access.
+//   - cuModuleLoadData accepts any nonempty image and returns a module with all kernels. Loading a
+//     kernel waits until no other kernel of the process runs on the device.
 //   - softgpu_runs(name) returns how often the process has started a kernel.
 //   - Unsupported functions return code 801.
 //   - Captures, which record calls into a graph, follow CUDA's rules for modes, threads, joined
@@ -28,10 +28,10 @@
 //
 // Collectives on windows (memory registered on all ranks):
 //
-//   - They gather any type. They reduce f32, and f16 and bf16 in float32, in the order of ranks, if
-//     the emulated NCCL version does so.
-//   - Ranks register windows in the same order. Different sizes cause code 1 on all ranks. A
-//     registration during a capture returns code 1 and invalidates the capture.
+//   - They gather any type and reduce f32, f16 and bf16. They add f16 and bf16 in float32, and all
+//     types in the order of ranks, if the emulated NCCL version does so.
+//   - Ranks register windows in the same order. Registering different sizes returns code 1 on all
+//     ranks. Registering during a capture returns code 1 and invalidates the capture.
 //   - A buffer that extends past its allocation causes error 700, as does the launch of a graph
 //     whose window was deregistered.
 //
@@ -55,19 +55,20 @@
 // dev::pause never finishes.
 //
 // Accesses to an aligned line of 128 bytes are atomic. Misaligned accesses kill the process.
-// Arithmetic follows GPUs: no fused multiply-add, rounding to nearest even, NaNs 0x7fffffff and
-// 0x7fff, and the minimum and maximum of IEEE 754-2019.
+// Arithmetic follows GPUs: no fused multiply-add, rounding to nearest even, the NaNs 0x7fffffff
+// (32 bits) and 0x7fff (16 bits), and minimum and maximum as in IEEE 754-2019.
 //
 // # Environment
 //
 // Set these variables before the process starts, or with setenv of libc. Parentheses contain the
-// default, or the code of the error that calls return by default.
+// default, or the error code that calls return if the variable is not set.
 //
 //   - SOFTGPU_DEVICES: number of devices (4). CUDA_VISIBLE_DEVICES selects some of them by number.
 //   - SOFTGPU_MEMORY: bytes of memory per device and process (8 GiB).
-//   - SOFTGPU_LAG: delay of each operation on a stream in microseconds (0).
+//   - SOFTGPU_LAG: delay in microseconds of each operation on a stream (0).
 //   - SOFTGPU_NETWORK: microseconds per KiB that a call sends between machines (0).
-//   - SOFTGPU_LINK: reported links (NVLink). "pcie" has no native atomics, "none" no peer access.
+//   - SOFTGPU_LINK: links between devices (NVLink). "pcie" has no native atomics, "none" no peer
+//     access.
 //   - SOFTGPU_FABRIC=1: supports fabric handles, as with an IMEX channel (code 800).
 //   - SOFTGPU_ORDER=down: runs threads, warps and blocks in descending order.
 //   - SOFTGPU_BLOCKS: blocks of a grid that fit on the device at the same time (2048 warps).
@@ -95,8 +96,8 @@
 //   - time: cuEventElapsedTime measures CPU time
 //   - NCCL's LL kernels, whose sums of small messages are right even if ranks use different offsets
 //     in a window
-//   - illegal accesses by the CPU, and by kernels to unmapped memory outside windows: they kill the
-//     process
+//   - error 700 for accesses by the CPU, or by kernels to unmapped memory outside windows: these
+//     accesses kill the process
 //   - ncclCommSplit, shrink, grow, revoke, ncclMemAlloc, user-defined reductions, fp8,
 //     one-sided calls, ncclCommInitAll
 //   - several machines: all ranks must share one /proc

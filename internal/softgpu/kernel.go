@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// compileKernels compiles all kernels and a table of their names, in which the software GPU looks
-// them up. It returns the path of the object file.
+// compileKernels compiles all kernels, together with a table that maps names to kernels. It returns
+// the path of the object file.
 //
 // Macros generate most names: "KERNEL bulk_sum_##type##_##ranks(" becomes "KERNEL bulk_sum_f32_2(".
-// So the names come from the output of the preprocessor, where -DKERNEL=SOFTGPU_KERNEL marks them.
+// Therefore, compileKernels finds the names in the output of the preprocessor.
 func compileKernels(dir string, flags []string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
 	if err != nil {
@@ -21,13 +21,13 @@ func compileKernels(dir string, flags []string) (string, error) {
 	}
 
 	includes := includesOf(files)
-	list := filepath.Join(dir, "list.cc")
-	if err := os.WriteFile(list, []byte(includes), 0o644); err != nil {
+	allKernels := filepath.Join(dir, "list.cc")
+	if err := os.WriteFile(allKernels, []byte(includes), 0o644); err != nil {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
 
 	preprocessed, err := runCompiler(dir, "kernels", "g++",
-		slices.Concat(kernelFlags(dir), []string{"-E", "-P", "-DKERNEL=" + kernelMark, list}))
+		slices.Concat(kernelFlags(dir), []string{"-E", "-P", "-DKERNEL=" + kernelMark, allKernels}))
 	if err != nil {
 		return "", err
 	}
@@ -54,8 +54,8 @@ func kernelFlags(dir string) []string {
 		"-w",                                 // Builds for real GPUs report warnings.
 		"-ffp-contract=off",                  // no fused multiply-add, as on the device
 		"-fno-math-errno",                    // Device functions such as sqrt do not set errno.
-		"-fsanitize=alignment",               // Misaligned accesses fail, as on the device,
-		"-fsanitize-undefined-trap-on-error", // and kill the process.
+		"-fsanitize=alignment",               // Misaligned accesses fail, as on the device.
+		"-fsanitize-undefined-trap-on-error", // A misaligned access kills the process.
 		"-I" + emulatedDevice,                // first: it replaces headers of the same name
 		"-I" + kernelHeaders,
 	}
@@ -80,12 +80,12 @@ var markedName = regexp.MustCompile(`\b` + kernelMark + `\s+(\w+)\s*\(`)
 func tableOf(preprocessed string) string {
 	var b strings.Builder
 	b.WriteString("#include <table.h>\nconst gpu_kernel gpu_kernels[] = {\n")
-	matches := markedName.FindAllStringSubmatch(preprocessed, -1)
-	for _, match := range matches {
-		name := match[1]
+	kernels := markedName.FindAllStringSubmatch(preprocessed, -1)
+	for _, kernel := range kernels {
+		name := kernel[1]
 		fmt.Fprintf(&b, "\tENTRY(%s),\n", name)
 	}
 
-	fmt.Fprintf(&b, "};\nconst size_t gpu_kernel_count = %d;\n", len(matches))
+	fmt.Fprintf(&b, "};\nconst size_t gpu_kernel_count = %d;\n", len(kernels))
 	return b.String()
 }

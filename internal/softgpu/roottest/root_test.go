@@ -22,8 +22,8 @@ const root = "../../.."
 
 var errShort = errors.New("skipped in short mode")
 
-// TestSoftwareGPU runs the short tests of package symmem in a child process, without the race
-// detector, which would make them take minutes.
+// TestSoftwareGPU runs the short tests of package symmem in a child process. They are built without
+// the race detector, with which they would take minutes.
 func TestSoftwareGPU(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -40,8 +40,7 @@ func TestSoftwareGPU(t *testing.T) {
 	}
 
 	binary := buildTests(t)
-	// If a test hangs, the child ends first, then the command, then this test. The margin between
-	// them suffices to print stacks.
+	// If a test hangs, the child reaches its limit first and has this time to print stacks.
 	const margin = 20 * time.Second
 	commandLimit := 20 * time.Minute
 	if deadline, ok := t.Deadline(); ok {
@@ -67,7 +66,7 @@ func TestSoftwareGPU(t *testing.T) {
 // buildTests compiles the tests of package symmem and returns the path of the binary.
 func buildTests(t *testing.T) string {
 	t.Helper()
-	readSources(t)
+	dependOnTestFiles(t)
 	path := filepath.Join(t.TempDir(), "symmem.test")
 	build := []string{"test", "-c", "-vet=off", "-o", path}
 	if invariants.Enabled {
@@ -82,10 +81,10 @@ func buildTests(t *testing.T) string {
 	return path
 }
 
-// readSources makes the result of this test depend on the test files of package symmem. go test
-// reuses a cached result until an import or a file that the test has read changes, and the import
-// of symmem does not cover test files.
-func readSources(t *testing.T) {
+// dependOnTestFiles reads all Go files of package symmem, so that go test discards the cached
+// result of this test after any of them changes. The import of symmem covers only files that are
+// not tests.
+func dependOnTestFiles(t *testing.T) {
 	t.Helper()
 	sources, err := filepath.Glob(filepath.Join(root, "*.go"))
 	if err != nil || len(sources) == 0 {
