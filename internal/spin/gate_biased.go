@@ -15,27 +15,27 @@ import (
 //		gate.Leave(pass)
 //	}
 //
-// To unmap the memory, a goroutine calls Close, which makes Enter return false, and waits until
-// Empty returns true. The zero Gate is open. A Gate must not be copied.
+// After Close, Enter returns false. When Empty returns true, the memory can be unmapped. The zero
+// Gate is open. A Gate must not be copied.
 //
-// The goroutine that makes most calls becomes the owner of a bias, a counter that it changes with
-// plain instead of atomic instructions. Closing the gate ends the bias:
+// The goroutine that makes most calls becomes the owner of a bias. It counts its calls in the bias
+// with plain instead of atomic instructions. Closing the gate ends the bias:
 //
 //	owner, in Enter                  closing goroutine
 //	increments bias.busy             sets Gate.bias to nil
 //	checks that Gate.bias is set     makes every processor execute a memory barrier
 //	                                 waits until bias.busy is 0
 //
-// If the owner's check precedes the barrier, its store to busy is visible after the barrier.
-// Otherwise, the check finds nil, and the owner decrements busy again.
+// If the check precedes the barrier, the increment is visible after the barrier. Otherwise, the
+// check finds nil, and the owner decrements busy again.
 type Gate struct {
 	bias          atomic.Pointer[bias] // nil if the gate has no bias
 	unbiasedCount atomic.Int64         // calls of other goroutines, plus closedUnit for each Close
 	lastUnbiased  atomic.Uintptr       // goroutine of the last call that unbiasedCount counted
-	repeatCount   atomic.Int32         // consecutive calls by lastUnbiased, after its first
+	repeatCount   atomic.Int32         // consecutive calls by lastUnbiased, after the first
 
-	biasMu     sync.Mutex // held while the bias changes; its holder acquires no other lock
-	latestBias *bias      // may count calls even after bias is nil; guarded by biasMu
+	biasMu     sync.Mutex // held while the bias changes
+	latestBias *bias      // may still count calls after bias is nil; guarded by biasMu
 }
 
 const (
@@ -48,7 +48,7 @@ const (
 
 // Pass is the result of Gate.Enter that the caller passes to Gate.Leave.
 type Pass struct {
-	bias *bias // counts the call; nil if unbiasedCount does
+	bias *bias // counts the call; nil if Gate.unbiasedCount counts it
 }
 
 // Goroutine identifies a running goroutine.
@@ -58,10 +58,12 @@ type Goroutine uintptr
 func Self() Goroutine { return Goroutine(goroutine()) }
 
 // Enter begins a call, or returns false if the gate is closed. The same goroutine must call Leave.
-// Calls of a goroutine may be nested.
+// A goroutine may enter again before it leaves.
 func (g *Gate) Enter() (Pass, bool) {
-	if p := g.EnterAs(Self()); p != (Pass{}) {
-		return p, true
+	pass := g.EnterAs(Self())
+	isOwner := pass.bias != nil
+	if isOwner {
+		return pass, true
 	}
 
 	return g.enterUnbiased()
@@ -71,7 +73,8 @@ func (g *Gate) Enter() (Pass, bool) {
 // goroutine, me, is not the owner. The caller must then call Enter.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
-	if b == nil || b.owner != uintptr(me) {
+	isOwner := b != nil && b.owner == uintptr(me)
+	if !isOwner {
 		return Pass{}
 	}
 
@@ -85,9 +88,9 @@ func (g *Gate) EnterAs(me Goroutine) Pass {
 }
 
 // Leave ends a call. The gate may have been closed meanwhile.
-func (g *Gate) Leave(p Pass) {
-	if p.bias != nil {
-		p.bias.busy--
+func (g *Gate) Leave(pass Pass) {
+	if pass.bias != nil {
+		pass.bias.busy--
 		return
 	}
 
@@ -119,7 +122,7 @@ func (g *Gate) enterUnbiased() (Pass, bool) {
 // setOwner makes a goroutine the owner unless the gate is closed, the bias is being changed, or the
 // current owner is in a call.
 func (g *Gate) setOwner(owner uintptr) {
-	if !canBarrier() || !g.biasMu.TryLock() {
+	if !enableBarrier() || !g.biasMu.TryLock() {
 		return
 	}
 
@@ -136,8 +139,8 @@ func (g *Gate) setOwner(owner uintptr) {
 	g.bias.Store(g.latestBias)
 }
 
-// endBias ends the bias. Afterwards, latestBias.busy is up to date and does not grow. The caller
-// must hold biasMu.
+// endBias ends the bias. Afterwards, the owner begins no call in it, and latestBias.busy counts all
+// earlier ones that still run. The caller must hold biasMu.
 func (g *Gate) endBias() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)
@@ -145,14 +148,13 @@ func (g *Gate) endBias() {
 	}
 }
 
-// isOwnerIdle reports whether no owner is in a call. The caller must hold biasMu and have called
-// endBias.
+// isOwnerIdle reports whether the latest owner, if any, has left all its calls. The caller must
+// hold biasMu and have called endBias.
 func (g *Gate) isOwnerIdle() bool {
 	return g.latestBias == nil || atomic.LoadUint32(&g.latestBias.busy) == 0
 }
 
-// Close closes the gate without waiting for calls. The gate opens again after as many calls of Open
-// as of Close.
+// Close closes the gate without waiting for calls. Each Close needs an Open to undo it.
 func (g *Gate) Close() {
 	g.unbiasedCount.Add(closedUnit)
 	g.biasMu.Lock()
@@ -160,7 +162,7 @@ func (g *Gate) Close() {
 	g.endBias()
 }
 
-// Open undoes one Close.
+// Open undoes one Close. The gate is open when every Close has been undone.
 func (g *Gate) Open() { g.unbiasedCount.Add(-closedUnit) }
 
 // Closed reports whether the gate is closed.

@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// After about callsPerBias calls in a row, a goroutine becomes the owner of the gate, and its calls
-// are counted separately.
+// callsPerBias is about the number of calls in a row after which a goroutine becomes the owner of a
+// gate. The gate counts the calls of the owner separately.
 const callsPerBias = 1000
 
 func TestClosedGateIsEmpty(t *testing.T) {
 	const goroutineCount = 3
 	const closeCount = 300
 	var gate Gate
-	var isEmpty atomic.Bool // set while the gate is closed and Empty has returned true
+	var isEmpty atomic.Bool // true from a true result of Empty until Open
 	var stop atomic.Bool
 	var callCount atomic.Int64
 	var goroutines sync.WaitGroup
@@ -65,9 +65,9 @@ func TestClosedGateIsEmpty(t *testing.T) {
 }
 
 func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
-	for name, callsAfterEarly := range map[string]int{
+	for name, callsAfterFirst := range map[string]int{
 		"without an owner":                      0,
-		"caller becomes owner after early call": 3 * callsPerBias,
+		"caller becomes owner after first call": 3 * callsPerBias,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var gate Gate
@@ -79,15 +79,15 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 
 				return pass
 			}
-			early := enter()
-			for range callsAfterEarly {
+			first := enter()
+			for range callsAfterFirst {
 				gate.Leave(enter())
 			}
 
 			outer := enter()
 			inner := enter()
 			gate.Close()
-			calls := map[string]Pass{"early": early, "outer": outer, "inner": inner}
+			calls := map[string]Pass{"first": first, "outer": outer, "inner": inner}
 			for call, pass := range calls { // in a random order
 				if gate.Empty() {
 					t.Errorf("Empty = true before the %s call left, want false", call)
@@ -133,7 +133,7 @@ func TestNextCloseCountsEarlierCall(t *testing.T) {
 	<-entered
 	gate.Close()
 	gate.Open()
-	for range 3 * callsPerBias { // This goroutine cannot become the owner during the owner's call.
+	for range 3 * callsPerBias { // not enough to replace an owner that is in a call
 		pass, hasEntered := gate.Enter()
 		if !hasEntered {
 			t.Fatal("Enter of the open gate = false, want true")

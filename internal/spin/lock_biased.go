@@ -13,9 +13,9 @@ import (
 // Lock is a mutex for one frequent and several rare users. The zero Lock is unlocked. A Lock must
 // not be copied, and its holder must not acquire it again.
 //
-// A goroutine that acquires the lock many times in a row becomes the owner of a bias, which lets it
-// acquire the lock with a plain instead of an atomic instruction. Any other goroutine that acquires
-// the lock ends the bias:
+// A goroutine that acquires the lock many times in a row becomes the owner of a bias: from then on,
+// it acquires the lock with a plain instead of an atomic instruction. When another goroutine needs
+// the lock, it ends the bias:
 //
 //	owner                            other goroutine
 //	sets bias.busy to 1              sets held to 1 by a compare-and-swap
@@ -23,14 +23,14 @@ import (
 //	                                 makes every processor execute a memory barrier
 //	                                 waits until bias.busy is 0
 //
-// If the owner's check precedes the barrier, its store to busy is visible after the barrier.
-// Otherwise, the check finds nil, and the owner clears busy and competes for held.
+// If the owner's check precedes the barrier, the 1 in busy is visible after the barrier. Otherwise,
+// the check finds nil, and the owner clears busy and competes for held.
 //
-// Every bias is a new variable, so a former owner cannot clear busy of the next owner. Kernels
-// without membarrier(2) permit no bias.
+// Each owner gets a new bias, so a former owner cannot clear the busy of the next one. On kernels
+// without membarrier(2), no goroutine gets a bias.
 type Lock struct {
 	bias        atomic.Pointer[bias] // nil if the lock has no bias
-	heldBias    *bias                // bias used by the holder; nil if the holder set held
+	heldBias    *bias                // bias of the current or last holder; nil if it set held
 	held        uint32               // 1 while a goroutine holds the lock without a bias or ends one
 	repeatCount uint32               // consecutive acquisitions by lastHolder; guarded by held
 	lastHolder  uintptr              // goroutine that set held last; guarded by held
@@ -48,9 +48,9 @@ func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// Plain stores to busy suffice in Lock and Unlock. Go's compiler keeps stores in program order, and
-// moves no load past a later store, an atomic load or a call. amd64 makes stores visible in program
-// order, after all earlier loads.
+// Plain stores to busy suffice, in Lock and in Unlock. Go's compiler keeps stores in program order,
+// and moves no load past a later store, an atomic load or a call. amd64 makes a store visible after
+// all earlier stores and loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
 		if b.owner == goroutine() && l.lockBiased(b) {
@@ -70,7 +70,7 @@ func (l *Lock) lockBiased(b *bias) bool {
 		return false
 	}
 
-	if l.heldBias != b { // avoids most stores
+	if l.heldBias != b { // avoids a store if the owner held the lock last
 		l.heldBias = b
 	}
 
@@ -89,13 +89,13 @@ func (l *Lock) lockUnbiased() {
 		}
 	}
 
-	if l.heldBias != nil { // avoids most stores
+	if l.heldBias != nil { // avoids a store if the last holder had no bias
 		l.heldBias = nil
 	}
 }
 
-// endBias ends and returns the bias, or nil if there is none. Its busy is then up to date. The
-// caller must have set held.
+// endBias ends and returns the bias, or returns nil if there is none. Until busy of the bias is 0,
+// the owner may hold the lock. The caller must have set held.
 func (l *Lock) endBias() *bias {
 	b := l.bias.Load()
 	if b != nil {
@@ -106,7 +106,7 @@ func (l *Lock) endBias() *bias {
 	return b
 }
 
-// A waiting goroutine yields, then sleeps for 50 us to 800 us, so Unlock need not wake it.
+// A waiting goroutine polls: it yields 100 times, then sleeps for 50 us to 800 us between polls.
 const (
 	yieldRounds       = 100
 	firstSleep        = 50 * time.Microsecond
@@ -139,8 +139,7 @@ func (l *Lock) TryLock() bool {
 		}
 	}
 
-	hasSetHeld := atomic.CompareAndSwapUint32(&l.held, 0, 1)
-	if !hasSetHeld {
+	if !atomic.CompareAndSwapUint32(&l.held, 0, 1) {
 		return false
 	}
 
@@ -170,7 +169,7 @@ func (l *Lock) Unlock() {
 // ending a bias takes a few microseconds.
 const lockOwnerThreshold = 200
 
-// unlockUnbiased releases the lock of a goroutine that has set held, which may become the owner.
+// unlockUnbiased releases a lock acquired by setting held. The holder may become the owner.
 func (l *Lock) unlockUnbiased() {
 	me := goroutine()
 	if me != l.lastHolder {
@@ -178,7 +177,7 @@ func (l *Lock) unlockUnbiased() {
 		l.repeatCount = 0
 	} else {
 		l.repeatCount++
-		if l.repeatCount == lockOwnerThreshold && canBarrier() {
+		if l.repeatCount == lockOwnerThreshold && enableBarrier() {
 			l.repeatCount = 0
 			l.bias.Store(&bias{owner: me})
 		}
@@ -193,14 +192,15 @@ const (
 	membarrierRegister  = 1 << 4 // MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED
 )
 
-// canBarrier registers this process for barrier, and reports whether the kernel supports it.
-var canBarrier = sync.OnceValue(func() bool {
+// enableBarrier registers this process for barrier. It returns false if the kernel does not support
+// barrier.
+var enableBarrier = sync.OnceValue(func() bool {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierRegister, 0, 0)
 	return errno == 0
 })
 
-// barrier makes every running thread of this process execute a full memory barrier. canBarrier must
-// have returned true.
+// barrier makes every running thread of this process execute a full memory barrier. enableBarrier
+// must have returned true.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierExpedited, 0, 0)
 	if errno != 0 { // Without the barrier, two goroutines could hold the lock.

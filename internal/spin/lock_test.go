@@ -6,18 +6,18 @@ import (
 	"testing"
 )
 
-// Enough acquisitions in a row give a goroutine a bias, with which it acquires the lock faster
-// until another goroutine needs it.
 const (
-	biasTurns = 5000   // more than enough to get a bias
-	turns     = 60_000 // per goroutine, for several biases
+	// biasTurns is the number of acquisitions in a row that surely gives a goroutine a bias, a
+	// faster path that it loses when another goroutine needs the lock.
+	biasTurns = 5000
+	turns     = 60_000 // acquisitions per goroutine, enough for several biases
 )
 
 func TestMutualExclusion(t *testing.T) {
 	for name, turnsPerYield := range map[string]int{
-		"alternating goroutines": 1,
-		"short bursts":           300,
-		"bursts that repeatedly create and withdraw a bias": biasTurns,
+		"alternating goroutines":                      1,
+		"short bursts":                                300,
+		"bursts that repeatedly begin and end a bias": biasTurns,
 	} {
 		t.Run(name, func(t *testing.T) { checkMutualExclusion(t, turnsPerYield) })
 	}
@@ -129,7 +129,7 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 				t.Error("TryLock by the holder = true, want false")
 			}
 
-			for range 2 { // The second try checks that the first one left the lock held.
+			for range 2 { // The second try fails only if the first one left the lock held.
 				if tryInOtherGoroutine() {
 					t.Fatal("TryLock by another goroutine while the lock is held = true, want false")
 				}
@@ -148,7 +148,7 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 	}
 }
 
-// The test hangs if a goroutine that waits without a bias misses a change made with a bias.
+// The test hangs if the waiting goroutine, which has no bias, misses the change made with a bias.
 func TestLockWithCond(_ *testing.T) {
 	var lock Lock
 	readyChanged := sync.NewCond(&lock)

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// These are portable versions of the functions that amd64 implements in assembly. The race detector
-// needs them too, because it sees only accesses by Go code.
+// This file replaces the assembly of amd64 on other processors, and under the race detector, which
+// does not see accesses by assembly.
 
 // StoreRelease64 stores v in *p with release order: earlier stores become visible first.
 func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
@@ -22,7 +22,7 @@ func LoadAcquire64(p *uint64) uint64 { return atomic.LoadUint64(p) }
 // LoadAcquire32 loads *p with acquire order.
 func LoadAcquire32(p *uint32) uint32 { return atomic.LoadUint32(p) }
 
-// Pause spins for a short time that is proportional to n.
+// Pause spins for a short time, proportional to n.
 func Pause(n uint32) {
 	const roundsPerPause = 32
 	var local atomic.Uint32
@@ -31,16 +31,16 @@ func Pause(n uint32) {
 	}
 }
 
-// Until64 polls *p until it is want, and returns false if it gives up. It polls tight times without
-// pauses, then paused times with a pause after each poll.
-func Until64(p *uint64, want uint64, tight, paused uint32) bool {
-	for range tight {
+// Until64 polls *p until the value is want. After tightPolls polls without pauses and pausedPolls
+// polls with pauses, it gives up and returns false.
+func Until64(p *uint64, want uint64, tightPolls, pausedPolls uint32) bool {
+	for range tightPolls {
 		if atomic.LoadUint64(p) == want {
 			return true
 		}
 	}
 
-	for range paused {
+	for range pausedPolls {
 		if atomic.LoadUint64(p) == want {
 			return true
 		}
@@ -52,14 +52,14 @@ func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 }
 
 // UntilAtLeast64 is like Until64, but polls until *p is at least want.
-func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
-	for range tight {
+func UntilAtLeast64(p *uint64, want uint64, tightPolls, pausedPolls uint32) bool {
+	for range tightPolls {
 		if atomic.LoadUint64(p) >= want {
 			return true
 		}
 	}
 
-	for range paused {
+	for range pausedPolls {
 		if atomic.LoadUint64(p) >= want {
 			return true
 		}
@@ -70,8 +70,8 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 	return false
 }
 
-// PutLine writes a message to the cache line at dst: up to LinePayload of the n bytes at src, then
-// digest, and finally seq with release order. It does not change the rest of the line.
+// PutLine writes a message to the cache line at dst: first the n bytes at src, at most LinePayload,
+// then digest, and finally seq with release order. The rest of the line does not change.
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) {
 	const (
 		digestOffset  = 8 // seq has offset 0

@@ -33,12 +33,12 @@ func TestStoresChangeOnlyTheirWord(t *testing.T) {
 
 func TestUntil(t *testing.T) {
 	for name, c := range map[string]struct {
-		value   uint64 // of the polled word, which does not change
+		value   uint64 // constant value of the polled word
 		awaited uint64
 		tight   uint32 // number of polls without pauses
 		paused  uint32 // number of later polls, with a pause after each
-		exact   bool   // want from Until64
-		atLeast bool   // want from UntilAtLeast64
+		exact   bool   // wanted result of Until64
+		atLeast bool   // wanted result of UntilAtLeast64
 	}{
 		"tight polling finds the value": {
 			value: 5, awaited: 5, tight: 1, paused: 0, exact: true, atLeast: true,
@@ -103,7 +103,7 @@ func offsetOfLine(buffer []byte) int {
 
 func TestPutLineKeepsOtherBytes(t *testing.T) {
 	const number, digest = 0x0102030405060708, 0x1112131415161718
-	const fill = 0xA5 // occurs in no line
+	const fill = 0xA5 // differs from all bytes that PutLine writes
 	source := []byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	for length := range LinePayload + 1 {
 		var buffer [3 * LineBytes]byte // room for an aligned line and bytes after it
@@ -159,7 +159,7 @@ func TestNothingAllocates(t *testing.T) {
 		StoreRelease32(&half, uint32(LoadAcquire64(&word)))
 		UntilAtLeast64(&word, uint64(LoadAcquire32(&half)), 1, 1)
 		Until64(&word, 1, 1, 1)
-		offset := -uintptr(unsafe.Pointer(&line[0])) % LineBytes
+		offset := offsetOfLine(line[:])
 		PutLine(unsafe.Pointer(&line[offset]), 1, 2, unsafe.Pointer(&source[0]), len(source))
 	})
 	if allocations != 0 {
