@@ -49,8 +49,8 @@ func checkCreateFileOnRamfs(t *testing.T, folder string) {
 	}
 }
 
-// A ramfs has no fallocate. Only root may mount one, so the test runs itself in a child process
-// that is root in new namespaces.
+// A ramfs does not support fallocate. Only root may mount one, so the test runs itself in a child
+// process that is root in new namespaces.
 func TestCreateFileWithoutFallocate(t *testing.T) {
 	const ramfsVariable = "SYS_TEST_RAMFS" // folder of the ramfs, set only in the child
 	if folder := os.Getenv(ramfsVariable); folder != "" {
@@ -58,7 +58,7 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 		return
 	}
 
-	const cannotMount = 77 // arbitrary exit code of the script
+	const cannotMount = 77 // arbitrary exit code, used by the script below
 	const script = `mount -t ramfs ramfs "$1" || exit 77; exec "$2" -test.run "^$3$"`
 	folder := t.TempDir()
 	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount",
@@ -80,7 +80,7 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 	}
 }
 
-// Two opens of a file do not share its lock.
+// Opening a file twice does not share its lock.
 func TestLockFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	first, err := CreateFile(path, 1)

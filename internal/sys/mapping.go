@@ -19,19 +19,19 @@ import (
 type Mapping struct {
 	base          unsafe.Pointer // first address; nil after Close or Keep
 	bytes         int64          // length of the range
-	inReservation bool           // created by MapAt
+	inReservation bool           // created by MapAt: Close reserves the range again
 	origin        origin         // stack of the creator; empty without the build tag invariants
 }
 
 // Reserve reserves a range of addresses that starts at a multiple of align, a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
 	const noExtraFlags = 0
-	reserved, err := reserveAddresses(nil, bytes+align, noExtraFlags)
+	reserved, err := reserveAddresses(nil, bytes+align, noExtraFlags) // room to align
 	if err != nil {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
 
-	// Unmap the addresses before and after the aligned range. After a failure, they stay reserved.
+	// Unmap the addresses before and after the aligned range. If this fails, they stay reserved.
 	bytesBefore := int64(-uintptr(reserved) & uintptr(align-1))
 	bytesAfter := align - bytesBefore
 	base := unsafe.Add(reserved, bytesBefore)
@@ -41,8 +41,8 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 	return newMapping(base, bytes, inReservation), nil
 }
 
-// reserveAddresses maps inaccessible pages and returns their address. The kernel chooses it unless
-// extraFlags contain one of the MAP_FIXED flags.
+// reserveAddresses maps inaccessible pages and returns their address. The kernel chooses the
+// address unless extraFlags contain MAP_FIXED or MAP_FIXED_NOREPLACE.
 func reserveAddresses(
 	address unsafe.Pointer, bytes int64, extraFlags int,
 ) (unsafe.Pointer, error) {
@@ -91,7 +91,8 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	return nil, err
 }
 
-// mapFixed maps a part of a file at base, over earlier mappings. A failure may unmap the range.
+// mapFixed maps a part of a file at base and replaces earlier mappings. After a failure, the range
+// may be unmapped.
 func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	_, err := mmap(base, bytes, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED, int(f.Fd()), offset)
@@ -99,7 +100,7 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
 
-	// Huge pages of 2 MiB need 512 times fewer page faults than pages of 4 KiB, but are optional.
+	// Huge pages cause fewer page faults. Ignore the error, because normal pages work too.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
@@ -128,7 +129,7 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
 // Populate allocates the pages of a part of the mapping in advance. offset must be a multiple of
-// PageSize. On kernels before 5.14, it does nothing.
+// PageSize. Populate does nothing on kernels before 5.14.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
 	// If this fails, the first store to each page allocates it.
@@ -173,7 +174,7 @@ func (m *Mapping) Keep() {
 	m.base = nil
 }
 
-// ErrUnmapped is returned by a second Close. With the build tag invariants, Close panics.
+// ErrUnmapped is returned by a second Close, which panics with the build tag invariants.
 var ErrUnmapped = errors.New("the mapping is already closed")
 
 // Close unmaps the range, or reserves it again if MapAt created it.
@@ -190,7 +191,7 @@ func (m *Mapping) Close() error {
 		return unmap(base, m.bytes)
 	}
 
-	// MAP_FIXED replaces the mapping atomically, so that no thread can map other memory there.
+	// MAP_FIXED replaces the mapping atomically, so that no other thread can use the range.
 	_, err := reserveAddresses(base, m.bytes, unix.MAP_FIXED)
 	return err
 }
@@ -218,10 +219,10 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 // if the system does not permit the check.
 func IsReadable(address uintptr) bool {
 	var buffer [1]byte
-	local := []unix.Iovec{{Base: &buffer[0], Len: 1}}
-	remote := []unix.RemoteIovec{{Base: address, Len: 1}}
+	destination := []unix.Iovec{{Base: &buffer[0], Len: 1}}
+	source := []unix.RemoteIovec{{Base: address, Len: 1}}
 	// For an invalid address, this system call returns EFAULT instead of raising a signal.
-	_, err := unix.ProcessVMReadv(unix.Getpid(), local, remote, 0)
+	_, err := unix.ProcessVMReadv(unix.Getpid(), destination, source, 0)
 	return !errors.Is(err, unix.EFAULT)
 }
 
@@ -230,12 +231,8 @@ func IsReadable(address uintptr) bool {
 func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 	pageBytes := int64(os.Getpagesize())
 	bytesBefore := int64(-uintptr(base) & uintptr(pageBytes-1)) // before the first whole page
-	if bytes < bytesBefore {
-		return 0, nil
-	}
-
-	freedBytes := (bytes - bytesBefore) &^ (pageBytes - 1) // rounded down to whole pages
-	if freedBytes == 0 {
+	freedBytes := (bytes - bytesBefore) &^ (pageBytes - 1)      // rounded down to whole pages
+	if freedBytes <= 0 {
 		return 0, nil
 	}
 

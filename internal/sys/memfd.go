@@ -17,7 +17,7 @@ func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
 
-// HugeMemfd creates a memory file of huge pages from the machine's pool, whose size is set by
+// HugeMemfd creates a memory file of huge pages from the machine's pool, as configured in
 // /proc/sys/vm/nr_hugepages. bytes must be a multiple of PageSize.
 func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	f, err := memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
@@ -49,8 +49,8 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// reserveHugePages maps and unmaps a file, whose pages then stay reserved. It fails if the pool has
-// too few pages.
+// reserveHugePages reserves all pages of a file, or fails if the pool has too few. The kernel
+// reserves them in mmap, and keeps them reserved after munmap.
 func reserveHugePages(f *os.File, bytes int64) error {
 	const protection = unix.PROT_READ | unix.PROT_WRITE
 	base, err := mmap(nil, bytes, protection, unix.MAP_SHARED, int(f.Fd()), 0)
@@ -71,8 +71,8 @@ func FileSize(f *os.File) (int64, error) {
 	return status.Size, nil
 }
 
-// SealSize makes the size of a file of Memfd final, so that no process can truncate the file and
-// cause SIGBUS in others. Files of HugeMemfd cannot be sealed.
+// SealSize makes the size of a file from Memfd final. Otherwise, a process could truncate the file
+// and cause SIGBUS in others. Files from HugeMemfd cannot be sealed.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {
@@ -92,8 +92,9 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// Refill allocates the huge pages of the first bytes of a file that Discard has freed. After an
-// error, such as too few free pages, none is allocated. Refill does nothing for normal pages.
+// Refill allocates the huge pages of the first bytes of a file after a Discard. After an error, such
+// as too few free pages, none of them is allocated. Refill does nothing for normal pages, which the
+// kernel allocates on access.
 func Refill(f *os.File, bytes int64) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
@@ -108,7 +109,7 @@ func Refill(f *os.File, bytes int64) error {
 	return allocatePages(f, bytes)
 }
 
-// allocatePages allocates the pages of the first bytes of a file, or frees them after an error.
+// allocatePages allocates all pages of the first bytes of a file, or none after an error.
 func allocatePages(f *os.File, bytes int64) error {
 	const (
 		allocate = 0 // mode of fallocate
@@ -127,8 +128,8 @@ func allocatePages(f *os.File, bytes int64) error {
 // fallocate is a variable so that tests can replace it.
 var fallocate = unix.Fallocate
 
-// retryFallocate calls fallocate until no signal interrupts it. The Go runtime sends signals to
-// preempt goroutines.
+// retryFallocate calls fallocate until no signal interrupts it, such as the signal with which Go
+// preempts goroutines.
 func retryFallocate(f *os.File, mode uint32, offset, bytes int64) error {
 	for {
 		err := fallocate(int(f.Fd()), mode, offset, bytes)

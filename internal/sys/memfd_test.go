@@ -82,7 +82,7 @@ func TestHugeMemfdFailsWithoutHugePages(t *testing.T) {
 	}
 }
 
-// allocatePages repeats an interrupted fallocate, and frees the pages of a failed one.
+// The first fallocate is interrupted. The second fails after it has allocated half of the pages.
 func TestFailedFillKeepsNoPages(t *testing.T) {
 	const bytes = 8 * 4096
 	f := newMemory(t, bytes)
@@ -106,8 +106,8 @@ func TestFailedFillKeepsNoPages(t *testing.T) {
 		t.Errorf("allocatePages = %v, want ENOSPC", err)
 	}
 
-	if remaining, err := AllocatedBytes(f); err != nil || remaining != 0 {
-		t.Errorf("AllocatedBytes = %d, %v after a failed allocatePages, want 0", remaining, err)
+	if n, err := AllocatedBytes(f); err != nil || n != 0 {
+		t.Errorf("AllocatedBytes = %d, %v after a failed allocatePages, want 0", n, err)
 	}
 
 	if allocations != 2 {

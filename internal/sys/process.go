@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor that becomes readable when a process exits, see pidfd_open(2). It never
-// refers to a later process with the same ID. The caller must close it.
+// Pidfd opens a descriptor that becomes readable when a process exits, see pidfd_open(2). The
+// descriptor never refers to a later process with the same ID. The caller must close it.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -29,7 +29,7 @@ func AwaitEnd(pidfd *os.File) error {
 	}
 
 	// Read waits in the runtime's poller until isReadable returns true. A blocking system call would
-	// keep a background thread of the runtime busy.
+	// occupy an operating-system thread.
 	err = raw.Read(isReadable)
 	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
@@ -63,8 +63,8 @@ func isReadable(fd uintptr) bool {
 	}
 }
 
-// IsStopped reports whether a debugger or a signal such as SIGSTOP has stopped a process. It
-// returns false if the state is unknown.
+// IsStopped reports whether a debugger or a signal such as SIGSTOP has stopped a process. IsStopped
+// returns false if it cannot read the state.
 func IsStopped(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -110,8 +110,8 @@ func readID(path string) (string, error) {
 	return id, nil
 }
 
-// Namespace returns the ID of this process's namespace of a kind, see namespaces(7). An example for
-// the kind "net" is "net:[4026531840]".
+// Namespace returns the ID of this process's namespace of a kind, see namespaces(7). For the kind
+// "net", it returns an ID such as "net:[4026531840]".
 func Namespace(kind string) (string, error) {
 	id, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {

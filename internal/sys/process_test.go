@@ -66,7 +66,7 @@ func TestIsStopped(t *testing.T) {
 		{signal: syscall.SIGSTOP, wantStopped: true},
 	} {
 		check(t, command.Process.Signal(c.signal))
-		// The signal may take effect only after Signal has returned.
+		// The signal may take effect after Signal has returned.
 		begin := time.Now()
 		for IsStopped(pid) != c.wantStopped && time.Since(begin) < testTimeout {
 			runtime.Gosched()
@@ -90,7 +90,7 @@ func TestPidfdOfExitedProcessFails(t *testing.T) {
 	check(t, command.Wait()) // frees the process ID
 	if f, err := Pidfd(command.Process.Pid); err == nil {
 		check(t, f.Close())
-		t.Error("Pidfd of a process that has exited = nil error, want an error")
+		t.Error("Pidfd of an exited process returned no error")
 	}
 }
 

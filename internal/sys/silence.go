@@ -12,17 +12,18 @@ import (
 )
 
 // By default, a TCP connection fails only minutes after the other machine has lost power. The
-// functions in this file reduce this time to 5 s in both states of a connection:
+// functions in this file reduce this time to 5 s:
 //
-//   - idle, by keep-alive probes every second
-//   - waiting for the acknowledgment of data, when the kernel sends no probes, by TCP_USER_TIMEOUT
+//   - Keep-alive probes end an idle connection.
+//   - TCP_USER_TIMEOUT ends a connection with unacknowledged data, on which the kernel sends no
+//     probes.
 
 const (
 	// SilenceLimit is the time after which a TCP connection to a silent machine fails.
 	SilenceLimit = 5 * time.Second
 	// probeInterval is the time between probes, and the longest time between retransmissions.
 	probeInterval = time.Second
-	// tcpRTOMaxMs is the socket option TCP_RTO_MAX_MS of linux/tcp.h, since Linux 6.15.
+	// tcpRTOMaxMs is the socket option TCP_RTO_MAX_MS of Linux 6.15 and later.
 	tcpRTOMaxMs = 44
 )
 
@@ -33,8 +34,8 @@ var keepAlive = net.KeepAliveConfig{
 	Count:    int(SilenceLimit / probeInterval), // unanswered probes that end the connection
 }
 
-// Dialer returns a dialer for TCP and Unix sockets. Its TCP connections fail after SilenceLimit
-// without an answer, like those of DetectSilence.
+// Dialer returns a dialer for TCP and Unix sockets. The TCP connections that it opens fail after
+// SilenceLimit without an answer from the other machine.
 func Dialer() *net.Dialer {
 	control := func(network, _ string, conn syscall.RawConn) error {
 		isTCP := strings.HasPrefix(network, "tcp") // such as "tcp4"
@@ -48,7 +49,7 @@ func Dialer() *net.Dialer {
 }
 
 // DetectSilence makes a TCP connection fail after SilenceLimit without an answer from the other
-// machine. It does nothing for other connections.
+// machine. It ignores other types of connections.
 func DetectSilence(conn net.Conn) error {
 	tcpConn, isTCP := conn.(*net.TCPConn)
 	if !isTCP {
@@ -86,7 +87,7 @@ type Silence int
 // States of the other machine.
 const (
 	Answering Silence = iota // The machine has answered recently.
-	Suspect                  // The last probe has no answer yet, and may be lost or late.
+	Suspect                  // The answer to the last probe is late.
 	Silent                   // The last answer came almost SilenceLimit ago.
 )
 
@@ -112,7 +113,7 @@ func SilenceOf(conn net.Conn) Silence {
 	})
 	const (
 		maxRoundTrip = probeInterval / 2
-		suspectAfter = probeInterval + maxRoundTrip // after the first probe
+		suspectAfter = probeInterval + maxRoundTrip // The first probe should have been answered.
 		silentAfter  = SilenceLimit - maxRoundTrip  // shortly before the connection fails
 	)
 	switch {

@@ -35,8 +35,8 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends a message and, if f is not nil, its descriptor (SCM_RIGHTS in unix(7)). It does
-// not close f.
+// SendFile sends a message and the descriptor of f, see SCM_RIGHTS in unix(7). It sends only the
+// message if f is nil. SendFile does not close f.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	var control []byte
 	if f != nil {
@@ -50,8 +50,8 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message and returns the file sent with it, or nil if there is none. It returns
-// an error for a shorter message or several files, and EMFILE if this process has no free
+// ReceiveFile fills message and returns the file sent with it, or nil if there is none. A shorter
+// message or several files cause an error. The error is EMFILE if this process has no free
 // descriptor.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	const (
@@ -59,7 +59,7 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 		descriptorBytes = 4
 	)
 	control := make([]byte, unix.CmsgSpace(maxDescriptors*descriptorBytes))
-	n, controlBytes, flags, _, err := c.ReadMsgUnix(message, control)
+	messageBytes, controlBytes, flags, _, err := c.ReadMsgUnix(message, control)
 	if err != nil {
 		return nil, fmt.Errorf("receiving a descriptor: %w", err)
 	}
@@ -74,20 +74,20 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 		return nil, fmt.Errorf("receiving a descriptor: %w", unix.EMFILE)
 	}
 
-	if n != len(message) {
+	if messageBytes != len(message) {
 		if f != nil {
 			f.Close()
 		}
 
 		return nil, fmt.Errorf("receiving a descriptor: the message has %d bytes, want %d",
-			n, len(message))
+			messageBytes, len(message))
 	}
 
 	return f, nil
 }
 
-// parseFile returns the file in the control messages, or nil if there is none. It closes several
-// files and returns an error.
+// parseFile returns the file in the control messages, or nil if there is none. If there are
+// several, parseFile closes them and returns an error.
 func parseFile(control []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {

@@ -74,7 +74,7 @@ func TestDescriptorsAccompanyMessages(t *testing.T) {
 	}
 }
 
-// countOpenFiles counts the descriptors of this process, including that of /proc/self/fd itself.
+// countOpenFiles counts the descriptors of this process, and the one that reads /proc/self/fd.
 func countOpenFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -87,7 +87,7 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 	fd := int(memory.Fd())
 	for name, c := range map[string]struct {
 		message string
-		control []byte // descriptors, encoded for the kernel
+		control []byte // encoded descriptors
 	}{
 		"two descriptors": {
 			message: "four", control: unix.UnixRights(fd, fd),
@@ -135,10 +135,10 @@ func TestReceiveFileWithoutFreeDescriptors(t *testing.T) {
 	var limit unix.Rlimit
 	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	noFree := limit
-	noFree.Cur = 3 // the number of standard streams; files that are already open stay usable
+	noFree.Cur = 3 // leaves only the descriptors of the standard streams, which are in use
 	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &noFree))
 	_, err := ReceiveFile(b, make([]byte, messageBytes))
-	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) // restores the limit
 	if !errors.Is(err, unix.EMFILE) {
 		t.Errorf("ReceiveFile = %v, want EMFILE", err)
 	}
