@@ -92,9 +92,9 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// Refill allocates the huge pages of the first bytes of a file after a Discard. After an error, such
-// as too few free pages, none of them is allocated. Refill does nothing for normal pages, which the
-// kernel allocates on access.
+// Refill allocates the huge pages of the first bytes of a file after a Discard. After an error,
+// such as too few free pages, none of them is allocated. Refill does nothing for normal pages,
+// which the kernel allocates on access.
 func Refill(f *os.File, bytes int64) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
