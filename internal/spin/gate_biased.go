@@ -73,8 +73,7 @@ func (g *Gate) Enter() (Pass, bool) {
 // goroutine, me, is not the owner. The caller must then call Enter.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
-	isOwner := b != nil && b.owner == uintptr(me)
-	if !isOwner {
+	if b == nil || b.owner != uintptr(me) {
 		return Pass{}
 	}
 
