@@ -42,10 +42,11 @@ void end_graph(void) { cuUserObjectRelease(OBJECT, 1); }
 
 // These constants have the same values in userObjects.
 const (
-	graph      Graph = 0x7700_0000_0040
-	failCreate       = 1 // cuUserObjectCreate fails
-	failRetain       = 2 // cuGraphRetainUserObject fails
+	failCreate = 1 // cuUserObjectCreate fails
+	failRetain = 2 // cuGraphRetainUserObject fails
 )
+
+const graph Graph = 0x7700_0000_0040 // also in userObjects
 
 func TestCallAfterGraphCallsFunctionOnce(t *testing.T) {
 	driver, _ := load(t, declarations, userObjects) // a fake libcuda

@@ -119,7 +119,7 @@ func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 // capture (CUstreamCaptureMode).
 type CaptureMode int32
 
-// The capture modes. Unsafe calls fail on:
+// The capture modes, by the threads on which unsafe calls fail.
 const (
 	CaptureGlobal      CaptureMode = 0 // all threads
 	CaptureThreadLocal CaptureMode = 1 // the capturing thread
