@@ -49,7 +49,9 @@ func TestCloseDuringRegister(t *testing.T) {
 				})
 				defer stopObserving()
 				duringRegister := func() {
-					r.ok(c.call(r.ctx, p, g)) // must not wait for a lock that Register holds
+					callErr := make(chan error)
+					go func() { callErr <- c.call(r.ctx, p, g) }()
+					r.ok(<-callErr) // does not need a lock that Register holds
 					if unmapped.Load() != 0 {
 						t.Error("the segment was unmapped during its registration")
 					}
@@ -87,7 +89,11 @@ func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 		symmem.HoldEnds(r.Runtime, func() error { return unmapErr })
 		p := r.pool()
 		mapSegment(r, p)
-		duringRegister := func() { r.ok(p.Trim(r.ctx, 0)) }
+		duringRegister := func() {
+			trimErr := make(chan error)
+			go func() { trimErr <- p.Trim(r.ctx, 0) }()
+			r.ok(<-trimErr)
+		}
 		symmem.HoldRegister(r.Runtime, duringRegister)
 		g := r.split(r.World(), 0)
 		r.ok(p.Register(r.ctx, g))
