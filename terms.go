@@ -17,8 +17,8 @@ const (
 	BOr  = driver.BOr
 	BXor = driver.BXor
 	// PremulSum multiplies every float by Call.Factor and adds the products. NCCL rounds the factor
-	// and the products to the element type. The host backend rounds them to float64 for Float64, and
-	// to float32 for other types.
+	// and the products to the element type. The host backend rounds them to float32, except for
+	// Float64.
 	PremulSum = driver.PremulSum
 )
 
