@@ -8,10 +8,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Observer tells a library, such as a profiler, when pools map segments and groups register them.
-// The functions are called in the order of these steps, each on a new goroutine, while the pool is
-// locked. They must return quickly and must not call symmem. Panics are logged. Nil functions are
-// skipped.
+// Observer notifies a library, such as a profiler, when pools map segments and groups register
+// them. The functions are called in the order of these steps, each on a new goroutine, while the
+// pool is locked. They must return quickly and must not call symmem. Panics are logged. Nil
+// functions are skipped.
 type Observer struct {
 	// SegmentAlloc is called after mapping a segment, and SegmentFree before unmapping it.
 	SegmentAlloc, SegmentFree func(SegmentEvent)

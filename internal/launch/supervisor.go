@@ -98,7 +98,7 @@ func (s *supervisor) startGracePeriod() order {
 	return order{wait: min(s.gracePeriod, announceDelay)}
 }
 
-// announceSIGTERM tells the user when the running ranks will get SIGTERM.
+// announceSIGTERM prints when the running ranks will get SIGTERM.
 func (s *supervisor) announceSIGTERM() order {
 	s.phase = phaseAnnounced
 	restOfGracePeriod := s.gracePeriod - announceDelay

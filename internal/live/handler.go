@@ -121,8 +121,8 @@ func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	}))
 }
 
-// protect tells browsers not to store responses or embed them in other pages. It also rejects
-// request bodies.
+// protect sets headers that forbid browsers from storing responses or embedding them in other
+// pages. It also rejects request bodies.
 func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		const maxBodyBytes = 0

@@ -61,7 +61,7 @@ type Difference struct {
 	Explanation []string `json:"explanation"` // whether it causes all later ones
 }
 
-// Variant is what some of the ranks did.
+// Variant describes what some of the ranks did.
 type Variant struct {
 	Ranks []int    `json:"ranks"` // numbers in the job
 	Text  string   `json:"text"`  // description

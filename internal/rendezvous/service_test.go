@@ -97,7 +97,7 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	ranks.Go(func() {
 		store, member := connectOrFail(ctx, t, large[2])
 		<-hasLeftLarge
-		const callCount = 200 // so many that ranks 0 and 1 leave the small world meanwhile
+		const callCount = 200 // enough for ranks 0 and 1 to leave the small world meanwhile
 		for range callCount {
 			if err := store.Set(ctx, "key", nil); err != nil {
 				t.Errorf("rank 2: %v", err)

@@ -39,7 +39,7 @@ func testAwaitCompletedWork(t *testing.T, join Join) {
 func testCompletionEndsAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
-		const manyPolls = 5000 // so many that Await begins to sleep between polls
+		const manyPolls = 5000 // enough for Await to begin sleeping between polls
 		for _, pollsLeft := range []int{1, 100, manyPolls} {
 			wait := unfinishedWait(p.Submit())
 			wait.Done = func() bool {

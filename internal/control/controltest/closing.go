@@ -110,7 +110,7 @@ func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	wait := unfinishedWait(p.Submit())
 	ctx, cancel := context.WithCancel(g.ctx)
 	defer cancel()
-	pollsLeft := 5000 // so many that Await looks for faults several times
+	pollsLeft := 5000 // enough for Await to look for faults several times
 	wait.Done = func() bool {
 		pollsLeft--
 		if pollsLeft == 0 {

@@ -172,7 +172,7 @@ func fetchMailbox(
 			size, expectedSize)
 	}
 
-	const senderCount = 1 // this rank's GPU uses only the flags of its own messages
+	const senderCount = 1 // this rank, whose GPU uses only the flags of the messages it sends
 	return mapMailbox(d, f, ranks, config.Rank, senderCount)
 }
 

@@ -17,8 +17,8 @@ import (
 // exists.
 type recording struct {
 	graph graph // set by graphs.captureOn
-	// capturedByLibrary is set if environment.library captured the graph, which pools do not know
-	// about. Only streams of the library can launch the graph, and its buffers must stay allocated.
+	// capturedByLibrary is set if environment.library captured the graph. Pools do not know such a
+	// graph, so its buffers must stay allocated. Only streams of the library can launch it.
 	capturedByLibrary bool
 	group             int // index in groups.all
 	calls             []*testCall
