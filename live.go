@@ -74,17 +74,12 @@ func (v *liveView) openServer(ctx context.Context) (*live.Server, error) {
 }
 
 // agreeOnJobName returns a random name for the directory of the job's sockets. All ranks get the
-// same name if their store supports CompareSet.
+// same name.
 func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
-	store, canChoose := v.rt.rankLists.store.(driver.Chooser)
-	if !canChoose {
-		return rand.Text(), nil
-	}
-
 	const key = "live"
 	var missing []byte // only the first rank finds no value and stores its proposal
 	proposal := []byte(rand.Text())
-	name, err := store.CompareSet(ctx, key, missing, proposal)
+	name, err := v.rt.rankLists.store.CompareSet(ctx, key, missing, proposal)
 	if err != nil {
 		return "", fmt.Errorf("agreeing on the name of the job: %w", err)
 	}

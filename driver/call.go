@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 
@@ -16,73 +17,38 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	Factor    float64 // multiplier of a PremulSum, the same on all ranks; otherwise 0
+	Factor    float64 // for PremulSum, the same on all ranks; otherwise 0
 	Path      Path    // how the call runs; set by Offer.Take
 	Digest    uint64  // hash of everything that ranks must agree on; set by Offer.Take
-	Root      int     // group rank of the root or the peer, or AnySource in a Recv
+	Root      int     // group rank of the root or, in a Send or Recv, of the peer
 	// Tag distinguishes messages between two ranks. Messages with the same tag match in call order,
 	// across all streams.
 	Tag int
-	// Count is the number of elements per part. In an AllGatherV or ReduceScatterV, it is this rank's
-	// count in Splits. In an AllToAllV, it is 0.
+	// Count is the number of elements in each part, or in this rank's part for AllGatherV and
+	// ReduceScatterV. It is 0 for AllToAllV.
 	Count  int64
 	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
 	// Arrived, if set, is called after a Recv and before later work on the stream, with the sender's
-	// group rank. It must not call the backend. A panic makes the group fail.
+	// group rank. It must not call symmem. A panic makes the group fail.
 	Arrived    func(source int) `json:"-"`
 	Send, Recv uintptr          // addresses of this rank's buffers
-	// SendWindow and RecvWindow are the registrations of the memory at Send and Recv. Both are nil if
-	// either buffer is unregistered, and on PathPlain. These operations use only one window:
-	//
-	//	SendWindow   ReduceScatterV, Combine, AllToAllV (also on PathPlain)
-	//	RecvWindow   AllGatherV, Dispatch
+	// SendWindow and RecvWindow are the registrations of the memory at Send and Recv, or nil.
+	// ReduceScatterV, Combine and AllToAllV use only SendWindow, AllGatherV and Dispatch only
+	// RecvWindow. Other operations use both windows or none.
 	SendWindow, RecvWindow Window   `json:"-"`
 	Norm                   *Norm    `json:"-"` // only for operations with HasNorm
 	Route                  *Route   `json:"-"` // only for Dispatch and Combine
-	List                   string   // texts of all calls that run as this one; see ListOf
+	List                   string   // texts of the calls that ListOf combined in this one
 	Recorded               Recorded // position in a captured graph
 	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
 	Keep any `json:"-"`
-}
-
-// Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
-type Offer interface {
-	// Refusal returns nil if the path supports the call, and otherwise an error that matches
-	// ErrUnsupported. It also refuses paths whose results could differ from the group's Formula.
-	//
-	// Refusal considers only the operation, type, reduction, count, presence of windows, and alignment
-	// of the offsets in the windows, so that all ranks choose the same path without communicating. For
-	// PathWindow, it assumes that both windows are set.
-	Refusal(path Path) error
-	// Take returns a plan for a supported path, with the given Call.Digest. On PathWindow, it returns
-	// ErrOutOfRange if a buffer is outside the group's windows. Do not use the Offer after Take.
-	Take(path Path, digest uint64) (Plan, error)
-}
-
-// Plan is a prepared call of one communicator. It is immutable, can be launched any number of
-// times, and is valid until one of the call's windows is deregistered.
-type Plan interface {
-	// Prepared returns the call, which must not be changed.
-	Prepared() *Call
-}
-
-// Prepare returns a plan for the path and the digest that are set in call.
-func Prepare(c Communicator, call Call) (Plan, error) {
-	offer := c.Offer(call)
-	if err := offer.Refusal(call.Path); err != nil {
-		return nil, err
-	}
-
-	return offer.Take(call.Path, call.Digest)
 }
 
 // SetPath sets the path and the digest, and clears windows that the path does not use.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path = path
 	c.Digest = digest
-	// The only operation with windows but without PathDirect is AllToAllV.
-	keepsWindow := !c.Operation.SupportsPath(PathDirect)
-	if path == PathPlain && !keepsWindow {
+	if path == PathPlain && c.Operation != AllToAllV {
 		c.SendWindow = nil
 		c.RecvWindow = nil
 	}
@@ -97,34 +63,33 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 
 	size := int64(c.DataType.Size())
 	sendExtent, recvExtent := c.Operation.Extents()
-	send = c.elementCount(sendExtent, ranks, rank) * size
-	recv = c.elementCount(recvExtent, ranks, rank) * size
-	if c.Splits == nil {
-		return send, recv
+	var splits Splits
+	if c.Splits != nil {
+		splits = *c.Splits
 	}
 
-	if sendExtent == BySplits {
-		send = lastPartEnd(c.Splits.SendCounts, c.Splits.SendOffsets) * size
-	}
-
-	if recvExtent == BySplits {
-		recv = lastPartEnd(c.Splits.RecvCounts, c.Splits.RecvOffsets) * size
-	}
-
+	send = c.elementCount(sendExtent, splits.SendCounts, splits.SendOffsets, ranks, rank) * size
+	recv = c.elementCount(recvExtent, splits.RecvCounts, splits.RecvOffsets, ranks, rank) * size
 	return send, recv
 }
 
-// elementCount returns the number of elements of a rank's buffer, or 0 for BySplits.
-func (c *Call) elementCount(extent Extent, ranks, rank int) int64 {
+// elementCount returns the number of elements in a rank's buffer. counts and offsets are for
+// BySplits.
+func (c *Call) elementCount(
+	extent Extent, counts, offsets []int64, ranks, rank int,
+) int64 {
 	isRoot := rank == c.Root
-	if extent == AllPartsOfRoot && !isRoot {
+	switch {
+	case extent == BySplits:
+		return lastPartEnd(counts, offsets)
+	case extent == AllPartsOfRoot && !isRoot:
 		return 0
+	default:
+		return extent.Parts(ranks) * c.Count
 	}
-
-	return extent.Parts(ranks) * c.Count
 }
 
-// OtherSpans returns the buffers of a Route or a Norm. Unused spans are empty.
+// OtherSpans returns the additional buffers of a call with a Route or Norm. Unused spans are empty.
 func (c *Call) OtherSpans() [4]Span {
 	if c.Route != nil {
 		return c.Route.Spans(c.Operation)
@@ -137,12 +102,10 @@ func (c *Call) OtherSpans() [4]Span {
 // the larger one. NCCL permits no other overlap.
 func (c *Call) InPlace(rank int) bool {
 	send, recv := c.Operation.Extents()
-	isSendDivided := send > OnePart // AllParts, AllPartsOfRoot or BySplits
-	isRecvDivided := recv > OnePart
 	switch {
-	case send == OnePart && isRecvDivided:
+	case send == OnePart && recv.isDivided():
 		return c.Send == c.Recv+c.partOffset(rank)
-	case recv == OnePart && isSendDivided:
+	case recv == OnePart && send.isDivided():
 		return c.Recv == c.Send+c.partOffset(rank)
 	default:
 		return c.Send == c.Recv
@@ -184,11 +147,11 @@ func (c *Call) FactorBits() uint64 {
 
 // Describe returns a description of the call without its buffers, Norm and Route.
 func (c *Call) Describe() event.Call {
-	const none = -1 // no root, no segment
+	const noRoot, noSegment = -1, -1
 	op := c.Operation
 	d := event.Call{
-		Operation: op.String(), Path: c.Path.String(), DataType: c.DataType.String(), Root: none,
-		Count: uint64(c.Count), SendSegment: none, RecvSegment: none,
+		Operation: op.String(), Path: c.Path.String(), DataType: c.DataType.String(),
+		Count: uint64(c.Count), Root: noRoot, SendSegment: noSegment, RecvSegment: noSegment,
 		Capture: c.Recorded.Capture, CaptureCall: c.Recorded.Call, List: c.List,
 	}
 	if op.Reduces() {
@@ -214,8 +177,7 @@ func (c *Call) Describe() event.Call {
 }
 
 // describeReduction returns the name of the reduction, or "0.5*sum" for a PremulSum with the factor
-// 0.5. An encoded event.Call has 32 bytes for this text, enough for the longest factors, such as
-// -1.2345678901234567e-308.
+// 0.5. An encoded event.Call has 32 bytes for this text, enough for every factor.
 func (c *Call) describeReduction() string {
 	if !c.ReduceOp.HasFactor() {
 		return c.ReduceOp.String()
@@ -224,4 +186,51 @@ func (c *Call) describeReduction() string {
 	const shortest = -1
 	factor := strconv.FormatFloat(c.Factor, 'g', shortest, 64)
 	return factor + "*sum"
+}
+
+// Recorded is a call's position in a capture. The zero value means that the call was not captured.
+type Recorded struct {
+	// Capture counts the captures with calls of the group, and Call the group's calls in this capture.
+	// Both start at 1 and are the same on all ranks.
+	Capture, Call uint64
+}
+
+// String describes the position, or returns "" for the zero value.
+func (r Recorded) String() string {
+	if r == (Recorded{}) {
+		return ""
+	}
+
+	return fmt.Sprintf("call %d of capture %d", r.Call, r.Capture)
+}
+
+// RecordedAs returns a copy of the call with the position, and a Digest that covers the position.
+func (c Call) RecordedAs(position Recorded) Call {
+	c.Recorded = position
+	c.Digest = mix(mix(c.Digest^mix(position.Capture)) + position.Call)
+	return c
+}
+
+// ListOf combines the calls of the plans in one: the first call, with the Digest and List of all.
+func ListOf(plans []Plan) Call {
+	call := *plans[0].Prepared()
+	texts := make([]string, len(plans))
+	digest := uint64(len(plans))
+	for i, p := range plans {
+		d := p.Prepared().Describe()
+		texts[i] = d.String()
+		digest = mix(digest) + p.Prepared().Digest
+	}
+
+	call.List = event.ListText(texts)
+	call.Digest = mix(digest)
+	return call
+}
+
+// mix is a bijection in which each bit of the result depends on all bits of x.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
 }

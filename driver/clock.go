@@ -5,8 +5,27 @@ import (
 	"time"
 )
 
-// CallTimer counts calls of one kind, and times each call of at least 1 MiB and one in 128 smaller
-// calls. A Meter reports calls to the CallTimer:
+// CallTimer counts calls of one kind, and times one in 128 calls and each call of at least 1 MiB. A
+// CallTimes holds the values of a CallTimer.
+type CallTimes struct {
+	Calls, Bytes uint64        // number and total size of all calls
+	Samples      uint64        // number of timed calls
+	Time         time.Duration // total time of the timed calls
+	RecentTime   time.Duration // moving average of the times of timed calls
+	RecentBytes  int64         // moving average of the sizes of timed calls
+}
+
+// Read returns the current values.
+func (c *CallTimer) Read() CallTimes {
+	return CallTimes{
+		Calls: c.calls.Load(), Bytes: c.bytes.Load(), Samples: c.samples.Load(),
+		Time:        time.Duration(c.nanoseconds.Load()),
+		RecentTime:  time.Duration(c.scaledNanoseconds.Load() / averagedSamples),
+		RecentBytes: int64(c.scaledBytes.Load() / averagedSamples),
+	}
+}
+
+// Meter reports calls to the CallTimer:
 //
 //	meter := timer.Meter(bytes)
 //	start := meter.Begin() // counts the call
@@ -19,8 +38,8 @@ type CallTimer struct {
 	calls, bytes atomic.Uint64 // number and total size of all calls
 	samples      atomic.Uint64 // number of timed calls
 	nanoseconds  atomic.Uint64 // total time of the timed calls
-	recentTime   atomic.Uint64 // moving average in nanoseconds, times averagedSamples
-	recentBytes  atomic.Uint64 // moving average, times averagedSamples
+	// These are moving averages of timed calls, multiplied by averagedSamples.
+	scaledNanoseconds, scaledBytes atomic.Uint64
 }
 
 const (
@@ -32,17 +51,17 @@ const (
 
 // Meter reports calls of one size to a CallTimer. The zero Meter does nothing.
 type Meter struct {
-	timer      *CallTimer
-	bytes      int64
-	countBytes bool // add bytes to CallTimer.bytes at each call
+	timer       *CallTimer
+	bytes       int64 // size of a call
+	countsBytes bool  // false for a Meter from MeterWithoutBytes
 }
 
 // Meter returns a Meter for calls of the given size in bytes.
 func (c *CallTimer) Meter(bytes int64) Meter {
-	return Meter{timer: c, bytes: bytes, countBytes: true}
+	return Meter{timer: c, bytes: bytes, countsBytes: true}
 }
 
-// MeterWithoutBytes returns a faster Meter, whose calls do not count in CallTimes.Bytes.
+// MeterWithoutBytes returns a faster Meter, which does not add to CallTimes.Bytes.
 func (c *CallTimer) MeterWithoutBytes(bytes int64) Meter { return Meter{timer: c, bytes: bytes} }
 
 // Count counts a call without timing it.
@@ -54,7 +73,7 @@ func (m *Meter) Count() {
 
 // countCall counts a call and returns the number of calls so far.
 func (m *Meter) countCall() uint64 {
-	if m.countBytes {
+	if m.countsBytes {
 		m.timer.bytes.Add(uint64(m.bytes))
 	}
 
@@ -96,8 +115,8 @@ func (m *Meter) end(start int64) {
 	m.Add(time.Duration(now - start))
 }
 
-// Sample counts a call, and reports whether the caller should time it and call Add. It selects the
-// second call and every 128th after it, because the first call may spend time loading code.
+// Sample counts a call, and reports whether the caller should time it and call Add. It selects one
+// in 128 calls of any size. It skips the first call, which may spend time loading code.
 func (m *Meter) Sample() bool {
 	return m.timer != nil && m.countCall()%callsPerSample == 2
 }
@@ -108,36 +127,18 @@ func (m *Meter) Add(duration time.Duration) {
 	elapsed := uint64(max(0, duration))
 	isFirst := timer.samples.Add(1) == 1
 	timer.nanoseconds.Add(elapsed)
-	updateAverage(&timer.recentTime, elapsed, isFirst)
-	updateAverage(&timer.recentBytes, uint64(m.bytes), isFirst)
+	updateAverage(&timer.scaledNanoseconds, elapsed, isFirst)
+	updateAverage(&timer.scaledBytes, uint64(m.bytes), isFirst)
 }
 
-// updateAverage adds a value with the weight 1/16 to a moving average. scaledAverage is the average
-// times 16, which limits rounding errors. One of two concurrent updates may be lost.
+// updateAverage adds a value to a moving average, which is scaled to limit rounding errors. One of
+// two concurrent updates may be lost.
 func updateAverage(scaledAverage *atomic.Uint64, value uint64, isFirst bool) {
-	old := scaledAverage.Load()
 	if isFirst {
-		old = value * averagedSamples
+		scaledAverage.Store(value * averagedSamples)
+		return
 	}
 
+	old := scaledAverage.Load()
 	scaledAverage.Store(old - old/averagedSamples + value)
-}
-
-// CallTimes holds the values of a CallTimer.
-type CallTimes struct {
-	Calls, Bytes uint64        // number and total size of all calls
-	Samples      uint64        // number of timed calls
-	Time         time.Duration // total time of the timed calls
-	RecentTime   time.Duration // moving average of the times of timed calls
-	RecentBytes  int64         // moving average of the sizes of timed calls
-}
-
-// Read returns the current values.
-func (c *CallTimer) Read() CallTimes {
-	return CallTimes{
-		Calls: c.calls.Load(), Bytes: c.bytes.Load(), Samples: c.samples.Load(),
-		Time:        time.Duration(c.nanoseconds.Load()),
-		RecentTime:  time.Duration(c.recentTime.Load() / averagedSamples),
-		RecentBytes: int64(c.recentBytes.Load() / averagedSamples),
-	}
 }

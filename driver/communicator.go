@@ -1,131 +1,6 @@
 package driver
 
-import (
-	"context"
-	"errors"
-	"fmt"
-	"slices"
-	"strings"
-	"time"
-)
-
-// GroupConfig describes a group of ranks to connect. A world rank numbers a process among all
-// processes, and a group rank numbers it in a group. If Ranks is [4, 6], for example, the world
-// rank 6 has the group rank 1.
-type GroupConfig struct {
-	ID    string // the same on all ranks
-	Title string // replaces ID in error texts, unless empty
-	Ranks []int  // world ranks, by group rank
-	Rank  int    // group rank of this rank
-	// Check makes ranks compare the Digest of every call before they use the call's result.
-	Check bool
-	// Strict makes the group fail with a MessageError if a Send and its Recv are called after
-	// different numbers of collectives. It is the same on every rank.
-	Strict  bool
-	Formula Formula // order in which reductions combine elements
-	// Timeout limits each wait for a peer, unless the wait has another deadline. The default is
-	// Config.Timeout.
-	Timeout *Limit
-	// Machines holds host names by group rank, with "" for unknown names. It is nil if all ranks are
-	// on one machine.
-	Machines []string
-	// Owner, if not nil, identifies the group in its Faults.
-	Owner any
-}
-
-// WithTimeout returns a copy of g in which a nil Timeout is replaced by a Limit of fallback.
-func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
-	if g.Timeout == nil {
-		g.Timeout = NewLimit(fallback)
-	}
-
-	return g
-}
-
-// Fault wraps an error that made the group fail in a Fault with the group's Owner. It returns err
-// unchanged if the group has no Owner, and if err is nil or already has this Owner.
-func (g GroupConfig) Fault(err error) error {
-	if err == nil || g.Owner == nil {
-		return err
-	}
-
-	var fault *Fault
-	if errors.As(err, &fault) && fault.Owner == g.Owner {
-		return err
-	}
-
-	return &Fault{Owner: g.Owner, Err: err}
-}
-
-// Name returns the group's name for error texts: the Title, if there is one, or the ID without
-// leading slashes. For example, the ID "// a" gives "a".
-func (g GroupConfig) Name() string {
-	if g.Title != "" {
-		return g.Title
-	}
-
-	withoutSlashes := strings.TrimLeft(g.ID, "/")
-	return strings.TrimPrefix(withoutSlashes, " ")
-}
-
-// JoinError adds the prefix "joining group NAME" to an error that does not have it yet.
-func (g GroupConfig) JoinError(err error) error {
-	prefix := "joining group " + g.Name()
-	if strings.HasPrefix(err.Error(), prefix) {
-		return err
-	}
-
-	return fmt.Errorf("%s: %w", prefix, err)
-}
-
-// World converts group ranks to world ranks.
-func (g GroupConfig) World(ranks []int) []int {
-	world := make([]int, len(ranks))
-	for i, rank := range ranks {
-		world[i] = g.Ranks[rank]
-	}
-
-	return world
-}
-
-// MachinesOf maps world ranks to their host names. It omits unknown names, and returns nil if no
-// name is known.
-func (g GroupConfig) MachinesOf(world []int) map[int]string {
-	var machines map[int]string
-	for _, rank := range world {
-		name := g.machineOf(rank)
-		if name == "" {
-			continue
-		}
-
-		if machines == nil {
-			machines = map[int]string{}
-		}
-
-		machines[rank] = name
-	}
-
-	return machines
-}
-
-// machineOf returns the host name of a world rank, or "" if it is not known.
-func (g GroupConfig) machineOf(world int) string {
-	groupRank := slices.Index(g.Ranks, world)
-	hasEntry := groupRank >= 0 && groupRank < len(g.Machines) // Machines may be nil
-	if !hasEntry {
-		return ""
-	}
-
-	return g.Machines[groupRank]
-}
-
-// Mismatch returns the error for a call of this rank that differs from the calls of the group ranks
-// in others. number is the number of this rank's call in the group.
-func (g GroupConfig) Mismatch(number uint64, call *Call, others ...int) *MismatchError {
-	return &MismatchError{
-		Number: number, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
-	}
-}
+import "context"
 
 // Lane is an independent channel of a communicator for exchanges of small payloads.
 type Lane int
@@ -135,8 +10,8 @@ const (
 	LaneControl    Lane = iota // for exchanges that a caller waits for
 	LaneBackground             // for exchanges that no caller waits for
 	LaneCalls                  // for data that ranks compare for each call, in call order
-	// LaneFault is for causes of failures. An exchange on LaneFault makes the communicator fail, which
-	// ends all waits on every rank with ErrFault. The exchange does not wait for late or lost ranks.
+	// LaneFault is for causes of failures. An exchange on LaneFault makes the communicator fail, and
+	// does not wait for late or lost ranks. Other waits end with ErrFault on every rank.
 	LaneFault
 	Lanes // number of lanes
 )
@@ -159,11 +34,11 @@ type Communicator interface {
 	// size, Register fails on all ranks, and the key can be used again. After an error, this rank has
 	// no window. During a capture, Register returns ErrCapturing.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Offer prepares a valid call, whose windows must contain its buffers. It has no side effects and
-	// does not wait.
+	// Offer prepares a valid call, whose windows contain its buffers. It has no side effects and does
+	// not wait.
 	Offer(call Call) Offer
-	// Launch queues a prepared call, or runs it immediately and returns its error. The error of a
-	// queued call is returned by Stream.Synchronize.
+	// Launch queues a prepared call, or runs it immediately and returns its error. Stream.Synchronize
+	// returns the error of a queued call.
 	Launch(stream Stream, plan Plan) error
 	// Launched returns the number of calls on each path, including calls in replays of graphs.
 	Launched() [Paths]uint64
@@ -171,8 +46,8 @@ type Communicator interface {
 	SetCheck(on bool)
 	// Failed returns a channel that is closed when the communicator fails.
 	Failed() <-chan struct{}
-	// Cause returns the first error that this rank detected, as a Fault with the group's owner, or
-	// nil.
+	// Cause returns the first error that this rank detected, or nil. The error is a Fault with the
+	// group's owner.
 	Cause() error
 	// CheckPeers makes the communicator fail if a peer has failed or is lost. It does not wait.
 	CheckPeers()
@@ -184,15 +59,46 @@ type Communicator interface {
 	Close() error
 }
 
+// Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
+type Offer interface {
+	// Refusal returns nil if the path supports the call and keeps to the group's Formula, and
+	// otherwise an error that matches ErrUnsupported.
+	//
+	// So that all ranks choose the same path without communicating, the result depends only on the
+	// operation, type, reduction, count, alignment of offsets in the windows, and, except for
+	// PathWindow, the presence of windows.
+	Refusal(path Path) error
+	// Take returns a plan for a supported path, with the given Call.Digest. On PathWindow, it returns
+	// ErrOutOfRange if a buffer is outside the group's windows. Do not use the Offer after Take.
+	Take(path Path, digest uint64) (Plan, error)
+}
+
+// Plan is a prepared call of one communicator. It is immutable, can be launched any number of
+// times, and is valid until one of the call's windows is deregistered.
+type Plan interface {
+	// Prepared returns the call, which must not be changed.
+	Prepared() *Call
+}
+
+// Prepare returns a plan for the path and the digest that are set in call.
+func Prepare(c Communicator, call Call) (Plan, error) {
+	offer := c.Offer(call)
+	if err := offer.Refusal(call.Path); err != nil {
+		return nil, err
+	}
+
+	return offer.Take(call.Path, call.Digest)
+}
+
 // Decisions lets the ranks of a failed group agree on one cause of the failure. Its methods do not
 // wait.
 type Decisions interface {
 	// Decide proposes a cause of at most MaxPayload bytes, and returns the decision: the first
-	// proposal of any rank. With a nil proposal, it returns the decision so far, or nil. If the
-	// decision cannot be stored or read, it returns proposal.
+	// proposal of any rank. A nil proposal only reads the decision, which is nil before the first
+	// proposal. If the decision cannot be stored or read, Decide returns proposal.
 	Decide(proposal []byte) (decision []byte)
-	// Departed returns the world ranks that will send no more messages to the group: those that
-	// exited or disconnected, and those that called Close or Abort.
+	// Departed returns the world ranks that will send no more messages to the group. Ranks in lost
+	// have exited or disconnected. Ranks in left have called Close or Abort.
 	Departed() (lost, left []int)
 }
 

@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// Backend opens devices of one kind, such as GPUs. It has no state.
+// Backend opens devices of one kind, such as GPUs.
 type Backend interface {
 	// Name returns the backend's name, such as "host".
 	Name() string
-	// Open opens this rank's device. A rank is one process of a parallel program. Every rank calls
-	// Open once, with the same Store. If Open fails, it releases everything that it has acquired.
+	// Open opens this rank's device. Every rank calls Open once, with the same Store. If Open fails,
+	// it releases everything that it has acquired.
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
-// Config specifies a rank and its device. The world is the group of all ranks.
+// Config specifies a rank, a process of a parallel program, and its device. The world is the group
+// of all ranks.
 type Config struct {
 	Rank      int // number of this rank in the world, from 0
 	Size      int // number of ranks in the world
@@ -22,13 +23,13 @@ type Config struct {
 	// Device is the number of a visible device plus 1, or 0 to choose the device by LocalRank.
 	Device int
 	Store  Store
-	// Timeout limits each wait for a peer, unless the wait has another deadline. It is positive.
+	// Timeout limits the waits for a peer that have no other deadline. It is positive.
 	Timeout time.Duration
 	Late    Late // when and how to warn of late ranks
-	// Scatter, if not 0, is the seed of random addresses at which arenas map segments in tests.
+	// Scatter, if not 0, is a seed: arenas map segments at random offsets. Only tests set it.
 	Scatter uint64
-	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. An
-	// error must wrap ErrInterrupted. It ends the wait and makes the waiting group fail.
+	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. If it
+	// returns an error, which must wrap ErrInterrupted, the wait ends and the group fails.
 	Interrupted func() error
 }
 
@@ -40,7 +41,7 @@ type Store interface {
 	// Peek is like Get, but does not wait. ok reports whether the key has a value.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
 	// CompareSet stores desired if the current value equals expected. A missing key has an empty
-	// value. CompareSet returns the value after the call.
+	// value. The result is desired if it was stored, and otherwise the current value.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if unknown.
 	ServedBy() int
@@ -51,7 +52,7 @@ type Info struct {
 	Backend, Name string // name of the backend, and model of the device
 	Granularity   int64  // unit of segment sizes in bytes; a power of two
 	Addressable   bool   // the CPU can access device memory
-	CheckIsFree   bool   // comparing calls across ranks needs no extra communication
+	CheckIsFree   bool   // GroupConfig.Check needs no extra communication
 }
 
 // Device provides one rank's memory, streams and communicators.
@@ -70,12 +71,12 @@ type Device interface {
 // Arena is a reserved range of addresses, at which segments are mapped.
 type Arena interface {
 	Address() uintptr
-	// Map maps zeroed memory at a free offset, or at a random one if Config.Scatter is set. offset and
-	// bytes are multiples of Info.Granularity. Map returns an OutOfMemoryError if the device has too
-	// little memory.
+	// Map maps zeroed memory at offset, which must be free. If Config.Scatter is set, Map ignores
+	// offset and chooses one. offset and bytes are multiples of Info.Granularity. If the device has
+	// too little memory, Map returns an OutOfMemoryError.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep shrinks the arena to its first bytes, which must contain all mapped segments. After Keep,
-	// the device may be closed before the arena.
+	// Keep shrinks the arena to the given size, which must cover all mapped segments. After Keep, the
+	// device may be closed before the arena.
 	Keep(bytes int64) error
 	// Close releases the addresses. Call it after all segments have been unmapped.
 	Close() error
@@ -85,16 +86,16 @@ type Arena interface {
 type Segment interface {
 	Address() uintptr
 	Bytes() int64
-	// Keep ends the peers' access and releases everything except the memory, so that the device can be
-	// closed before Unmap. Call it after deregistering the segment from all communicators.
+	// Keep ends the peers' access, and keeps the memory even if the device is closed before Unmap.
+	// Call it after deregistering the segment from all communicators.
 	Keep() error
 	// Unmap releases the memory. Call it when no window and no work uses the memory.
 	Unmap() error
 }
 
-// Event marks a point in a stream: the end of the work queued before the last Stream.Record.
+// Event marks the point in a stream at which Stream.Record was last called.
 type Event interface {
-	// Done reports whether the stream has reached the point. It is true before the first Record.
+	// Done reports whether the stream has reached the point, or Record was never called.
 	Done() bool
 	// Synchronize waits until the stream has reached the point. If the stream failed before the point,
 	// every call returns the stream's error.
@@ -105,15 +106,15 @@ type Event interface {
 //
 // A stream fails at the first error of its work. It then drops all work until Stream.Synchronize
 // has returned the error. A dropped collective or message makes its communicator fail with a
-// PriorError. Events recorded on a failed stream are done, and have the stream's error.
+// PriorError. An Event that is recorded on a failed stream is done, and has the stream's error.
 type Stream interface {
 	Copy(dst, src uintptr, bytes int64) error
 	// Fill sets each of the bytes to value.
 	Fill(dst uintptr, value byte, bytes int64) error
 	// Host queues a function that runs on the host. The function must not call symmem.
 	Host(work func()) error
-	// Record sets the event's point to the end of the queued work. On a closed stream, it succeeds
-	// while work is queued, and returns ErrClosed afterwards.
+	// Record sets the event's point to the end of the queued work. If the stream is closed and has no
+	// queued work, Record returns ErrClosed.
 	Record(Event) error
 	// Wait delays later work until the event is done, without a deadline. If the event has an error,
 	// this stream fails with the same error.
@@ -126,9 +127,9 @@ type Stream interface {
 	Fail(cause error)
 	// Synchronize waits until the stream is idle and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
-	// BeginCapture makes the stream record work instead of running it. A recorded Wait waits for the
-	// event's point at the time of the call to Wait. Unlike in CUDA, a Wait does not add the event's
-	// stream to the capture.
+	// BeginCapture makes the stream record work instead of running it. A captured Wait ignores later
+	// calls of Record for its event. Unlike in CUDA, a Wait does not add the event's stream to the
+	// capture.
 	BeginCapture() error
 	// EndCapture ends the capture and returns the recorded work.
 	EndCapture() (Graph, error)

@@ -10,26 +10,15 @@ import (
 // AnySource is the Root of a Recv that accepts messages from any rank.
 const AnySource = -1
 
-// MessageFault is a mismatch between a Send and a Recv. It determines the unit of MessageEnds.Sent
-// and MessageEnds.Received.
-type MessageFault string
-
-// The faults of messages.
-const (
-	// MessagesUnmatched means that some Send or Recv has no counterpart. The unit is calls.
-	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep means that a Send and its Recv were called after different numbers of
-	// collectives. Sent and Received are these numbers.
-	MessagesOutOfStep MessageFault = "out of step"
-	// MessagesDiffer means that a Send and its Recv have different sizes. The unit is bytes.
-	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTypesDiffer means that a Send and its Recv have different types. Sent and Received are
-	// DataTypes.
-	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer means that the sender and the receiver of a part in an AllToAllV specify different
-	// sizes. The unit is elements.
-	SplitsDiffer MessageFault = "splits differ"
-)
+// MessageError reports messages whose Send and Recv do not match.
+type MessageError struct {
+	Fault MessageFault
+	Group string // name for error texts
+	// Number counts the group's collectives, from 1, up to the one that detected the mismatch. It is 0
+	// if no collective did.
+	Number uint64
+	Ends   []MessageEnds
+}
 
 // MessageEnds compares the Send and the Recv of one message, or of all messages with a tag from one
 // rank to another. For example, rank 0 sends two messages with tag 3 to rank 1, which receives only
@@ -40,20 +29,32 @@ type MessageEnds struct {
 	From int `json:"from"`
 	To   int `json:"to"`
 	Tag  int `json:"tag"`
-	// Number counts the messages with this From, To and Tag, from 1. It is 0 for all such messages.
+	// Number counts the messages with this From, To and Tag, from 1. It is 0 if the MessageEnds is for
+	// all of them.
 	Number   uint64 `json:"number,omitempty"`
-	Sent     uint64 `json:"sent"`
-	Received uint64 `json:"received"`
+	Sent     uint64 `json:"sent"`     // see MessageFault
+	Received uint64 `json:"received"` // see MessageFault
 }
 
-// MessageError reports messages whose Send and Recv do not match.
-type MessageError struct {
-	Fault MessageFault
-	Group string // name for error texts
-	// Number, from 1, is that of the collective that detected the mismatch. It is 0 if none did.
-	Number uint64
-	Ends   []MessageEnds
-}
+// MessageFault is a mismatch between a Send and a Recv. It determines what MessageEnds.Sent and
+// MessageEnds.Received contain.
+type MessageFault string
+
+// The faults of messages.
+const (
+	// MessagesUnmatched means that a Send or Recv has no counterpart. Sent and Received count calls.
+	MessagesUnmatched MessageFault = "unmatched"
+	// MessagesOutOfStep means that the sender and the receiver had called different numbers of
+	// collectives. Sent and Received are these numbers.
+	MessagesOutOfStep MessageFault = "out of step"
+	// MessagesDiffer means that a Send and its Recv have different sizes, Sent and Received, in bytes.
+	MessagesDiffer MessageFault = "sizes differ"
+	// MessageTypesDiffer means that a Send and its Recv have different DataTypes, Sent and Received.
+	MessageTypesDiffer MessageFault = "types differ"
+	// SplitsDiffer means that the sender and the receiver of a part in an AllToAllV specify different
+	// sizes. Sent and Received count elements.
+	SplitsDiffer MessageFault = "splits differ"
+)
 
 // Sort orders the ends by From, To, Tag and Number.
 func (e *MessageError) Sort() {

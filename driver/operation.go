@@ -64,6 +64,9 @@ func (e Extent) Parts(ranks int) int64 {
 	}
 }
 
+// isDivided reports whether some rank's buffer has a part for each rank.
+func (e Extent) isDivided() bool { return e == AllParts || e == AllPartsOfRoot || e == BySplits }
+
 // Path selects how an operation runs.
 type Path uint8
 

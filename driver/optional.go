@@ -2,12 +2,12 @@ package driver
 
 import "context"
 
-// Backends may implement optional interfaces. This table shows the behavior without each of them:
+// Backends may implement optional interfaces. Without an interface, symmem works as follows:
 //
 //	Availability   the backend works on every machine
 //	RankLimit      a machine can run any number of ranks
 //	Numbered       devices have no numbers
-//	Versioned      no other library runs the collectives
+//	Versioned      reports name no library for collectives
 //	Adopter        streams and communicators of other libraries are refused
 //	Native         there is no handle to pass to other libraries
 //	Recorder       calls on adopted streams are refused during a capture
@@ -18,15 +18,14 @@ import "context"
 //	PeerMapper     Interop.PeerAddresses is refused
 //	NativeWindow   Interop.WindowHandle is refused
 //	MessageCounts  a MessageError lists no messages
-//	Remarker       calls have no remarks
+//	Remarker       explanations of calls have no remarks
 //	EndObserver    only waiting ranks notice that a process has exited
-//	LossListener   Close waits for no other ranks
+//	LossListener   Device.Close does not learn about dead processes
 //	Inspector      the status page shows no waits, and Interop.StopWord returns 0
 //	Timed          runs are not timed
 //	Permuter       Group.Permute and Unpermute are refused
-//	Values         Group.Agree and related calls are refused
-//	Chooser        each rank has a separate status page
-//	Suspendable*   memory cannot be suspended (several interfaces in suspend.go)
+//	Values         Group.Agree and related calls are refused (see values.go)
+//	Suspendable*   memory cannot be suspended
 
 // Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {
@@ -58,8 +57,8 @@ type Native interface {
 	Handle() uintptr
 }
 
-// Adopter is implemented by a Device that can use streams and communicators of other libraries in
-// the same process. It does not destroy them.
+// Adopter is implemented by a Device that can use, but does not destroy, streams and communicators
+// of other libraries in the same process.
 type Adopter interface {
 	// AdoptStream returns a Stream for another library's CUstream, which must stay valid until the
 	// Stream is closed. The handle 0 is CUDA's default stream.
@@ -71,9 +70,9 @@ type Adopter interface {
 // Recorder is implemented by a Communicator that supports calls on an adopted stream while the
 // stream's owner captures a graph.
 type Recorder interface {
-	// Record adds a collective to the capture. Ranks compare their calls now, but not when the graph
-	// is replayed. The call's windows and segments stay mapped until the graph and its CUgraphExecs
-	// are destroyed. After a window or segment is closed, replays produce no result.
+	// Record adds a collective to the capture. Ranks compare their calls during Record, but not when
+	// the graph is replayed. After a window or segment of the call is closed, replays produce no
+	// result, but the memory stays mapped until the graph and its CUgraphExecs are destroyed.
 	Record(stream Stream, plan Plan) error
 }
 
@@ -81,8 +80,8 @@ type Recorder interface {
 // them in Synchronize.
 type InlineLauncher interface {
 	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream. If
-	// Synchronize runs the collective, its wait for other ranks is limited by the group's timeout and
-	// Config.Interrupted, but not by its context.
+	// Synchronize runs the collective, its context does not end the wait for other ranks, but the
+	// group's timeout and Config.Interrupted do.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
@@ -91,7 +90,7 @@ type InlineLauncher interface {
 type LazyWindows interface {
 	// UseWindows makes Register create the library's windows from now on, and creates them for all
 	// registered segments. It is collective, and a second call does nothing. During a capture, it
-	// returns ErrCapturing. Other errors make the communicator fail.
+	// returns ErrCapturing. Any other error makes the communicator fail.
 	UseWindows(ctx context.Context) error
 }
 
@@ -104,7 +103,14 @@ type TwoLevels interface {
 	UseTwoLevels(ctx context.Context) error
 }
 
-// PeerMapper is implemented by a Window that maps all ranks' segments into this process.
+// Lister is implemented by a Communicator that can run several calls as one.
+type Lister interface {
+	// List returns a plan that runs two or more plans, in any order, as one call with one
+	// comparison. If the plans cannot be combined, it returns ErrUnsupported on all ranks.
+	List(plans []Plan) (Plan, error)
+}
+
+// PeerMapper is implemented by a Window that can map all ranks' segments into this process.
 type PeerMapper interface {
 	// PeerAddresses returns the addresses of the ranks' segments in this process, by group rank. They
 	// are valid until Deregister. If any rank has not mapped all segments, PeerAddresses returns
@@ -120,8 +126,8 @@ type NativeWindow interface {
 
 // MessageCounts is implemented by a Communicator that counts this rank's messages.
 type MessageCounts interface {
-	// MessagesBefore counts the messages that this rank sent and received before the collective with
-	// the given number, which must not have completed. Each entry sets either Sent or Received.
+	// MessagesBefore counts the messages that this rank sent and received before a collective that has
+	// not completed, given by its number. Each entry sets either Sent or Received.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
@@ -139,15 +145,14 @@ type EndObserver interface {
 
 // LossListener is implemented by a Device whose Close can wait for other ranks.
 type LossListener interface {
-	// RanksLost is called during Close with the world ranks of dead processes. Close stops waiting for
-	// these ranks after a short time.
+	// RanksLost is called during Close with the world ranks of dead processes. Close then stops
+	// waiting for these ranks after a short time.
 	RanksLost(ranks []int)
 }
 
 // Inspector is implemented by a Communicator that can describe its waits for peers.
 type Inspector interface {
-	// Inspect does not wait.
-	Inspect() Inspection
+	Inspect() Inspection // does not wait
 }
 
 // Inspection describes the ranks of a group.
@@ -166,15 +171,58 @@ type Timed interface {
 	SetMeter(m Meter)
 }
 
-// Chooser is implemented by a Store through which ranks can agree on a value.
-type Chooser interface {
-	// CompareSet is like Store.CompareSet.
-	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
-}
-
 // Permuter is implemented by a Device that supports Permutations. Its methods queue work on a
 // stream. The caller has validated the Permutation.
 type Permuter interface {
 	Permute(s Stream, p *Permutation) error
 	Unpermute(s Stream, p *Permutation) error
+}
+
+// SuspendableSegment is implemented by a Segment whose memory can be released while its addresses
+// stay reserved. Unmap and Keep work on a suspended segment, too.
+type SuspendableSegment interface {
+	// PrepareSuspend returns an error if the memory cannot be released now. If save is set, it
+	// copies the contents, which must not change until Suspend or Resume, to host memory.
+	PrepareSuspend(save bool) error
+	// Suspend releases the memory after PrepareSuspend. The windows on this rank must be suspended,
+	// and no work may use the segment until Resume: on GPUs, that destroys the context. A peer that
+	// still maps the memory keeps it allocated.
+	Suspend() error
+	// Resume maps new memory at the same addresses with the saved contents, or zeros. On an
+	// OutOfMemoryError, the segment stays suspended. If it is not suspended, Resume only discards
+	// the saved contents.
+	Resume() error
+}
+
+// SuspendableWindow is implemented by a Window that can be suspended with its segments.
+type SuspendableWindow interface {
+	PrepareSuspend() error
+	// Suspend ends this rank's access to its peers' segments, but keeps the addresses.
+	Suspend() error
+	// Resume restores the access after every rank has resumed the segment. It is collective. An
+	// error makes the group fail.
+	Resume(ctx context.Context) error
+}
+
+// SuspendableCommunicator is implemented by a Communicator that can release its memory. The
+// addresses stay reserved, so graphs stay valid. While it is suspended, only Exchange, Abort and
+// Close work.
+type SuspendableCommunicator interface {
+	// PrepareSuspend returns an error if the memory cannot be released now, for example because a
+	// message has not been received.
+	PrepareSuspend() error
+	// Suspend releases the memory after PrepareSuspend on all ranks, while no work is queued or
+	// running. It is collective. An error makes the communicator fail.
+	Suspend(ctx context.Context) (Suspension, error)
+	// Resume allocates the memory again. It is collective. If any rank has too little memory, all
+	// ranks return an error, and the communicator stays suspended. Any other error makes the
+	// communicator fail.
+	Resume(ctx context.Context) error
+}
+
+// Suspension describes the memory that one rank has released.
+type Suspension struct {
+	Released int64 `json:"released"` // in bytes of device memory
+	// Kept describes which memory stays allocated, and why.
+	Kept []string `json:"kept,omitempty"`
 }

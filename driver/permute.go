@@ -3,28 +3,28 @@ package driver
 import "math"
 
 // Permutation holds the arguments of Permute and Unpermute. A mixture of experts calls both after a
-// Dispatch. Permute sorts copies of the dispatched rows by expert. For example, row a is for the
+// Dispatch, which puts each row at a place (an index) in its output, with the ids of the row's
+// experts.
+//
+// Permute sorts copies of the rows by expert, and then by place. For example, row a is for the
 // experts 0 and 1, row b for expert 1, and row c for expert 0. With Align 4, Permute writes:
 //
 //	a c . . a b . .     (. is an unused row)
 //
-// Each expert computes a row from each copy. Unpermute adds the computed rows of a, multiplied by
-// the weights of the experts, and writes the sum to the place of a, the index of a in the output of
-// Dispatch. Unpermute adds in the order of the expert ids of a, in float32, and rounds the sum to
-// BFloat16. Places without a row are not written.
-//
-// The copies of an expert are in the order of their places, and then in the order of a row's ids.
+// Each expert computes a row from each copy. Unpermute multiplies the computed rows by the weights
+// of the experts, adds the rows of a, and writes the sum to the place of a. It adds in the order of
+// the ids, in float32, and rounds the sum to BFloat16. It does not write to empty places.
 type Permutation struct {
 	Route       Route    // of the Dispatch; its Tokens and addresses are not used
-	DataType    DataType // of the dispatched rows; computed and returned rows are BFloat16
+	DataType    DataType // of the dispatched rows
 	Rank, Ranks int      // number of this rank in the group, and size of the group
 	Align       int64    // alignment, in rows, of the first copy of each expert
 
 	// These are addresses.
 	Dispatched uintptr // output of the Dispatch, with a RouteLayout
 	Permuted   uintptr // output of Permute, with a PermutedLayout
-	Computed   uintptr // the experts' rows, at the indexes of their copies in Permuted
-	Returned   uintptr // output of Unpermute: sums by place
+	Computed   uintptr // BFloat16 rows of the experts, at the indexes of their copies in Permuted
+	Returned   uintptr // output of Unpermute: BFloat16 sums, by place
 }
 
 // MaxPermuteAlign is the largest Permutation.Align.
@@ -39,10 +39,10 @@ type PermutedLayout struct {
 	Weights int64 // float32
 	Experts int64 // int32; indexes among this rank's experts
 
-	Places int64 // int32; for each expert id in the Dispatch's output, index of the copy, or -1
+	Places int64 // int32; index of the copy for each expert id in the Dispatch's output, or -1
 
 	// Firsts and Counts have entries for MostExperts experts, although this rank may own fewer.
-	Firsts   int64 // int32; index of each expert's first copy, and then the end of the last rows
+	Firsts   int64 // int32; index of each expert's first copy, followed by the number of rows
 	Counts   int64 // int32; number of copies of each expert
 	Received int64 // int32; number of dispatched rows from each rank
 
@@ -55,16 +55,16 @@ func (r *Route) MostExperts(ranks int) int { return (r.Experts + ranks - 1) / ra
 
 // PermutedLayout returns the layout for a Permutation with rows of rowBytes and the given Align.
 func (r *Route) PermutedLayout(ranks int, rowBytes, align int64) PermutedLayout {
-	ids := int64(ranks) * r.MaxTokens * int64(r.TopK)
+	idCount := r.places(ranks) * int64(r.TopK)
 	experts := int64(r.MostExperts(ranks))
-	capacity := permutedCapacity(ids, experts, align)
+	capacity := permutedCapacity(idCount, experts, align)
 	var b layoutBuilder
 	l := PermutedLayout{Capacity: capacity}
 	l.Rows = b.add(capacity * rowBytes)
 	l.Scales = b.add(capacity * r.Scales * wordBytes)
 	l.Weights = b.add(capacity * wordBytes)
 	l.Experts = b.add(capacity * wordBytes)
-	l.Places = b.add(ids * wordBytes)
+	l.Places = b.add(idCount * wordBytes)
 	l.Firsts = b.add((experts + 1) * wordBytes)
 	l.Counts = b.add(experts * wordBytes)
 	l.Received = b.add(int64(ranks) * wordBytes)
@@ -72,12 +72,12 @@ func (r *Route) PermutedLayout(ranks int, rowBytes, align int64) PermutedLayout 
 	return l
 }
 
-// permutedCapacity returns the largest number of copies and unused rows. At most, all ids are
-// experts of this rank.
-func permutedCapacity(ids, experts, align int64) int64 {
-	expertsWithCopies := min(experts, ids)
-	maxUnusedPerExpert := align - 1 // after the last copy
-	rows := ids + expertsWithCopies*maxUnusedPerExpert
+// permutedCapacity returns the largest number of copies and unused rows: there is a copy for every
+// id, and each expert has as many unused rows as possible.
+func permutedCapacity(idCount, experts, align int64) int64 {
+	expertsWithCopies := min(experts, idCount)
+	maxUnusedPerExpert := align - 1
+	rows := idCount + expertsWithCopies*maxUnusedPerExpert
 	return rows - rows%align // the rows of each expert are a multiple of align
 }
 
@@ -94,8 +94,7 @@ func (p *Permutation) Layout() PermutedLayout {
 	return p.Route.PermutedLayout(p.Ranks, dispatched, p.Align)
 }
 
-// Spans returns the inputs and then the output of the operation: Unpermute if isUnpermute is set,
-// and otherwise Permute.
+// Spans returns the inputs and then the output of Permute or, if isUnpermute is set, of Unpermute.
 func (p *Permutation) Spans(isUnpermute bool) []Span {
 	dispatchedRow, computedRow := p.RowBytes()
 	layout := p.Layout()
@@ -113,8 +112,8 @@ func (p *Permutation) Spans(isUnpermute bool) []Span {
 	return []Span{span("dispatched", p.Dispatched, dispatchedBytes), permuted}
 }
 
-// Validate returns an error that matches ErrInvalid if no Permuter can run the operation: Unpermute
-// if isUnpermute is set, and otherwise Permute.
+// Validate checks the arguments of Permute or, if isUnpermute is set, of Unpermute. Errors match
+// ErrInvalid. Missing addresses are not an error.
 func (p *Permutation) Validate(isUnpermute bool) error {
 	switch {
 	case !p.DataType.Valid():
@@ -127,7 +126,7 @@ func (p *Permutation) Validate(isUnpermute bool) error {
 		return err
 	}
 
-	if isUnpermute { // the computed rows may be longer than the dispatched ones
+	if isUnpermute { // also check the computed rows, which may be longer
 		if err := p.Route.validateLimits(BFloat16); err != nil {
 			return err
 		}
@@ -152,7 +151,7 @@ func validatePermutedSpans(spans []Span) error {
 	last := len(spans) - 1
 	inputs, output := spans[:last], spans[last]
 	for _, s := range inputs {
-		isSet := s.Address != 0 // the caller of Validate reports missing addresses
+		isSet := s.Address != 0
 		if isSet && rangesOverlap(s.Address, s.Bytes, output.Address, output.Bytes) {
 			return invalidError("the %s rows overlap the %s rows", s.Name, output.Name)
 		}

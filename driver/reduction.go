@@ -14,7 +14,7 @@ import (
 // rounded once.
 type ReduceOp uint8
 
-// The reductions, with the numbers of symmem.h. Add a new one at the end, and to the table below.
+// The reductions, numbered as in symmem.h. Add a new one at the end, and to the table below.
 const (
 	Sum ReduceOp = iota
 	Prod
@@ -33,7 +33,7 @@ const (
 	ReduceOps = iota // number of reductions
 )
 
-// Code is an optional number, stored plus 1, so that the zero Code has no number.
+// Code is 0 for no number, and otherwise a number plus 1.
 type Code uint8
 
 func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
@@ -110,7 +110,7 @@ func (op ReduceOp) IsAverage() bool { return op.tableRow().isAverage }
 // HasFactor reports whether the elements are multiplied by Call.Factor before they are combined.
 func (op ReduceOp) HasFactor() bool { return op.tableRow().hasFactor }
 
-// IsMinOrMax reports whether the result is always one of the inputs.
+// IsMinOrMax reports whether the reduction is Min or Max.
 func (op ReduceOp) IsMinOrMax() bool { return op.tableRow().isMinOrMax }
 
 // Logical returns the ReduceOp that gives PyTorch's result for booleans, stored as bytes 0 and 1.
@@ -138,24 +138,23 @@ func (op ReduceOp) Accepts(t DataType) bool {
 
 // IsSupportedEverywhere reports whether all backends support the reduction of a type on all paths.
 func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
-	const noCode = 0
+	_, hasNCCL := op.NCCL().Number()
+	_, hasKernel := op.Kernel().Number()
 	switch {
-	case !op.Accepts(t):
-		return false
-	case op.NCCL() == noCode || op.Kernel() == noCode:
+	case !op.Accepts(t) || !hasNCCL || !hasKernel:
 		return false
 	case t == Int16 || t == Uint16:
 		return false // NCCL has no such types
-	case op.ComparesUnsigned(t):
+	case op.NeedsUnsigned(t):
 		return false // symmem's kernels treat unsigned integers as signed
 	default:
 		return true
 	}
 }
 
-// ComparesUnsigned reports whether t is unsigned, and a signed type of the same size would give
-// different bits. A sum, for example, has the same bits for both types.
-func (op ReduceOp) ComparesUnsigned(t DataType) bool {
+// NeedsUnsigned reports whether t is unsigned, and treating its elements as signed would change the
+// result. A sum, for example, has the same bits.
+func (op ReduceOp) NeedsUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.IsMinOrMax() || op.IsAverage())
 }
 

@@ -2,9 +2,9 @@ package driver
 
 import "slices"
 
-// Splits divides a buffer into parts, one for each rank, that can differ in size and have gaps
-// between them. For example, an AllGatherV of 2 elements of rank 0 and 3 elements of rank 1, with a
-// gap of 2 elements, has RecvCounts 2, 3 and RecvOffsets 0, 4. An AllToAllV divides both buffers.
+// Splits divides a buffer into one part for each rank. Parts can differ in size and have gaps
+// between them. For example, RecvCounts 2, 3 and RecvOffsets 0, 4 put 2 elements of rank 0 and 3 of
+// rank 1 into the receive buffer, with a gap of 2 elements. An AllToAllV divides both buffers.
 type Splits struct {
 	// These are in elements, by group rank.
 	SendCounts, SendOffsets []int64 // nil for AllGatherV
@@ -36,7 +36,7 @@ func (s *Splits) WithOffsets() *Splits {
 	return &filled
 }
 
-// adjacentOffsets returns the offsets of adjacent parts, or nil without counts.
+// adjacentOffsets returns the offsets of adjacent parts, or nil if there are no counts.
 func adjacentOffsets(counts []int64) []int64 {
 	var offsets []int64
 	next := int64(0)
@@ -48,8 +48,8 @@ func adjacentOffsets(counts []int64) []int64 {
 	return offsets
 }
 
-// countsAndOffsets returns the lists of the receive buffer for AllGatherV, and otherwise those of
-// the send buffer.
+// countsAndOffsets returns the lists of the divided buffer of an AllGatherV or ReduceScatterV. For
+// an AllToAllV, it returns those of the send buffer.
 func (s *Splits) countsAndOffsets(op Operation) (counts, offsets []int64) {
 	if op == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
@@ -65,7 +65,7 @@ func (s *Splits) Contiguous(op Operation) bool {
 	return op.SplitsOneBuffer() && slices.Equal(offsets, adjacentOffsets(counts))
 }
 
-// Total returns the sum of the counts for AllGatherV and ReduceScatterV, and 0 for others.
+// Total returns the sum of the counts for AllGatherV and ReduceScatterV, and otherwise 0.
 func (s *Splits) Total(op Operation) int64 {
 	if !op.SplitsOneBuffer() {
 		return 0
@@ -84,8 +84,7 @@ func sumCounts(counts []int64) uint64 {
 	return sum
 }
 
-// CountOf returns the Call.Count of a rank, which is 0 for AllToAllV. If s is invalid and has no
-// count for the rank, CountOf returns 0.
+// CountOf returns the Call.Count of a rank: 0 for AllToAllV, and 0 if s lacks a count for the rank.
 func (s *Splits) CountOf(op Operation, rank int) int64 {
 	if !op.SplitsOneBuffer() {
 		return 0
@@ -112,40 +111,42 @@ func lastPartEnd(counts, offsets []int64) int64 {
 	return end
 }
 
-// Validate checks that the lists of each buffer that the operation divides have one entry per rank,
-// and that the other lists are empty. Entries must be between 0 and MaxCount.
+// Validate checks that the lists of each divided buffer have one entry per rank, and that the other
+// lists are empty. Entries must be between 0 and MaxCount.
 func (s *Splits) Validate(op Operation, ranks int) error {
 	send, recv := op.Extents()
-	if err := validateLists(s.SendCounts, s.SendOffsets, send, ranks); err != nil {
-		return err
+	for _, l := range []struct {
+		name   string
+		list   []int64
+		extent Extent // of the buffer
+	}{
+		{"send counts", s.SendCounts, send},
+		{"send offsets", s.SendOffsets, send},
+		{"receive counts", s.RecvCounts, recv},
+		{"receive offsets", s.RecvOffsets, recv},
+	} {
+		wantLength := 0
+		if l.extent == BySplits {
+			wantLength = ranks
+		}
+
+		if err := validateList(l.name, l.list, wantLength, ranks); err != nil {
+			return err
+		}
 	}
 
-	return validateLists(s.RecvCounts, s.RecvOffsets, recv, ranks)
+	return nil
 }
 
-// validateLists checks the lists of a buffer, which is divided if extent is BySplits.
-func validateLists(counts, offsets []int64, extent Extent, ranks int) error {
-	wantLength := 0
-	if extent == BySplits {
-		wantLength = ranks
-	}
-
-	if err := validateList(counts, wantLength, ranks); err != nil {
-		return err
-	}
-
-	return validateList(offsets, wantLength, ranks)
-}
-
-func validateList(list []int64, wantLength, ranks int) error {
+func validateList(name string, list []int64, wantLength, ranks int) error {
 	if len(list) != wantLength {
-		return invalidError("a list of counts or offsets has %d entries, want %d, in a group of %s",
-			len(list), wantLength, Plural(ranks, "rank"))
+		return invalidError("the list of %s has %d entries, want %d, in a group of %s",
+			name, len(list), wantLength, Plural(ranks, "rank"))
 	}
 
 	for _, n := range list {
 		if n < 0 || n > MaxCount {
-			return invalidError("count or offset %d is not between 0 and %d", n, int64(MaxCount))
+			return invalidError("%d in the list of %s is not between 0 and %d", n, name, int64(MaxCount))
 		}
 	}
 

@@ -6,15 +6,14 @@ import (
 )
 
 const (
-	// MaxCount is the maximum Call.Count. It keeps the total size on all ranks below 2^63 bytes.
+	// MaxCount is the maximum Call.Count. Sizes in bytes of up to 4095 parts fit into an int64.
 	MaxCount = 1 << 48
 	// MaxTag is the largest tag of a message.
 	MaxTag = 1<<31 - 1
 )
 
-// Validate returns an error if no backend can run the call on a rank of a group with the given
-// number of ranks. The error matches ErrOutOfRange if the count is too large, and otherwise
-// ErrInvalid.
+// Validate checks the rules for calls that hold for all backends. An error matches ErrOutOfRange if
+// the count is too large, and otherwise ErrInvalid.
 func (c *Call) Validate(ranks, rank int) error {
 	if err := c.validateBasics(); err != nil {
 		return err
@@ -24,7 +23,11 @@ func (c *Call) Validate(ranks, rank int) error {
 		return err
 	}
 
-	if err := c.validateFactorAndMessage(); err != nil {
+	if err := c.validateFactor(); err != nil {
+		return err
+	}
+
+	if err := c.validateMessage(); err != nil {
 		return err
 	}
 
@@ -59,13 +62,14 @@ func (c *Call) validateBasics() error {
 	return nil
 }
 
-// validateRoot checks Root, which is the peer in a Send or Recv.
+// validateRoot checks Root, which is the peer in a Send or Recv, and 0 if an operation has neither.
 func (c *Call) validateRoot(ranks, rank int) error {
+	hasPeers := ranks > 1
 	isFromAny := c.Operation == Recv && c.Root == AnySource
 	switch {
-	case isFromAny && ranks > 1:
+	case hasPeers && isFromAny:
 		return nil
-	case c.Root < 0 || c.Root >= ranks: // such as AnySource in a group of one rank
+	case c.Root < 0 || c.Root >= ranks:
 		return invalidError("root or peer %d is not in a group of %d ranks", c.Root, ranks)
 	case c.Operation.PointToPoint() && c.Root == rank:
 		return invalidError("rank %d is its own peer", c.Root)
@@ -74,13 +78,25 @@ func (c *Call) validateRoot(ranks, rank int) error {
 	return nil
 }
 
-func (c *Call) validateFactorAndMessage() error {
+func (c *Call) validateFactor() error {
 	usesFactor := c.Operation.Reduces() && c.ReduceOp.HasFactor()
 	switch {
 	case usesFactor && !isValidFactor(c.Factor):
 		return invalidError("factor %v: %v needs a finite factor other than 0", c.Factor, c.ReduceOp)
 	case c.Factor != 0 && !usesFactor:
 		return invalidError("factor %v: only %v accepts a factor", c.Factor, PremulSum)
+	}
+
+	return nil
+}
+
+func isValidFactor(factor float64) bool {
+	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
+}
+
+// validateMessage checks the fields that only a Send or Recv uses.
+func (c *Call) validateMessage() error {
+	switch {
 	case c.Tag < 0 || c.Tag > MaxTag:
 		return invalidError("tag %d is not between 0 and %d", c.Tag, MaxTag)
 	case c.Tag > 0 && !c.Operation.PointToPoint():
@@ -92,25 +108,23 @@ func (c *Call) validateFactorAndMessage() error {
 	return nil
 }
 
-func isValidFactor(factor float64) bool {
-	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
-}
-
 // validateArguments checks the additional arguments Splits, Norm and Route. An operation uses at
 // most one of them.
 func (c *Call) validateArguments(ranks, rank int) error {
 	hasSplits := c.Splits != nil
 	hasNorm := c.Norm != nil
 	hasRoute := c.Route != nil
-	usesRoute := c.Operation == Dispatch || c.Operation == Combine
+	needsSplits := c.Operation.HasSplits()
+	needsNorm := c.Operation.HasNorm()
+	needsRoute := c.Operation == Dispatch || c.Operation == Combine
 	switch {
-	case hasSplits != c.Operation.HasSplits():
-		return invalidError("splits of %v are set: %t, want %t", c.Operation, hasSplits,
-			c.Operation.HasSplits())
-	case hasNorm != c.Operation.HasNorm():
+	case hasSplits != needsSplits:
+		return invalidError("%v, %v and %v require Splits, and no other operation accepts them",
+			AllToAllV, AllGatherV, ReduceScatterV)
+	case hasNorm != needsNorm:
 		return invalidError("%v and %v require a Norm, and no other operation accepts one",
 			AllReduceRMSNorm, ReduceScatterRMSNorm)
-	case hasRoute != usesRoute:
+	case hasRoute != needsRoute:
 		return invalidError("%v and %v require a Route, and no other operation accepts one", Dispatch,
 			Combine)
 	}
@@ -127,7 +141,7 @@ func (c *Call) validateArguments(ranks, rank int) error {
 	return nil
 }
 
-// validateSplits checks Splits, and that Count is this rank's count in it.
+// validateSplits checks Splits, and that they contain Count for this rank.
 func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err
@@ -141,7 +155,7 @@ func (c *Call) validateSplits(ranks, rank int) error {
 	return nil
 }
 
-// rangesOverlap reports whether two ranges of addresses overlap. An empty range overlaps nothing.
+// rangesOverlap reports whether two ranges of addresses overlap. Empty ranges overlap no others.
 func rangesOverlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 	if aBytes <= 0 || bBytes <= 0 {
 		return false

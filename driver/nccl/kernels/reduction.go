@@ -46,7 +46,7 @@ const (
 func CanReduce(t driver.DataType, op driver.ReduceOp) bool {
 	element, supportsType := types[t]
 	supportsOp := op.Kernel() != 0
-	comparesWrongly := element.isTreatedAsSigned && op.ComparesUnsigned(t)
+	comparesWrongly := element.isTreatedAsSigned && op.NeedsUnsigned(t)
 	return supportsType && supportsOp && !comparesWrongly
 }
 
