@@ -1,5 +1,7 @@
 package event
 
+import "fmt"
+
 // Event describes one action of a rank. Kind determines which fields apply; the others are zero.
 type Event struct {
 	// Number is the event's number in the pool's history or in the group, from 0. Other events of a
@@ -14,7 +16,8 @@ type Event struct {
 
 	// Offset is in bytes from the start of the segment.
 	Offset int64
-	// Size is the size of the block or segment, and Requested is what the caller asked for, in bytes.
+	// Size is the size of the block or segment, and Requested the size in the request, in bytes. In a
+	// KindNote, Size is the number, and Requested a kind chosen by the program.
 	Size      int64
 	Requested int64
 	Stream    uint32
@@ -24,7 +27,7 @@ type Event struct {
 	Call *Call
 	// Operation is the method of a comparison of values, such as "Agree".
 	Operation string
-	// Name is the name of a value, or the id of the group of a registration or scope.
+	// Name is the name of a value or step, or the id of the group of a registration or scope.
 	Name string
 	// Value is an integer, a Boolean as 0 or 1, the bits of a float, or part of a text's digest.
 	Value int64
@@ -59,3 +62,107 @@ func (e *Event) SameRequest(o *Event) bool {
 	return e.Kind == o.Kind && e.Stream == o.Stream &&
 		e.Requested == o.Requested && e.Size == o.Size
 }
+
+// Kind classifies an event. The numbers of kinds must not change, because they are stored in traces
+// and sent to other ranks.
+type Kind uint8
+
+// Events in the history of a pool, which maps segments of memory and allocates blocks in them. All
+// ranks that share a pool must have the same history.
+const (
+	KindSegment Kind = iota + 1 // a segment was mapped
+	KindAlloc                   // a block was allocated
+	KindFree                    // a block was freed, and can be allocated again
+	KindReturn                  // a parked or deferred block can be allocated again
+	KindPark                    // a block was parked: freed, but a captured graph still uses it
+	KindDefer                   // a block was deferred: freed, but other streams may still use it
+	KindTrim                    // a segment was removed from the pool
+	KindReserve                 // memory was reserved for later blocks of a stream
+	KindNote                    // the program added a number of its choice to the history
+
+	kindHistoryEnd // end of the kinds in a history
+)
+
+// Other events of a pool, which ranks do not compare. The program begins and ends scopes. The end of
+// a scope with a group registers the pool's new segments with the group.
+const (
+	KindUse     Kind = iota + kindHistoryEnd // another stream used a block
+	KindRelease                              // the memory of a segment was unmapped
+	// KindRestart means that all ranks restored the same state of the pool after a fault. Event.Number
+	// is the number of the history's next event. A KindRelease follows for each removed segment.
+	KindRestart
+	KindRegister     // a segment was registered with a group
+	KindDeregister   // a registration ended
+	KindScopeBegin   // a scope began
+	KindScopeEnd     // a scope ended; a KindRegister follows for each new segment
+	KindScopeAbandon // a scope ended without registrations
+
+	kindPoolEnd // end of the kinds of pools
+)
+
+// Events of a group.
+const (
+	KindCollective Kind = iota + kindPoolEnd // a collective, Send or Recv was submitted
+	KindInteger                              // integers of the ranks were compared or combined
+	KindFlag                                 // like KindInteger, for Booleans
+	KindFloat                                // like KindInteger, for floats
+	KindText                                 // like KindInteger, for strings
+	KindStep                                 // a step of the program began
+	KindFault                                // the group failed
+
+	kindEnd // end of all kinds
+)
+
+var kindNames = [kindEnd]string{
+	KindSegment: "segment",
+	KindAlloc:   "alloc",
+	KindFree:    "free",
+	KindReturn:  "return",
+	KindPark:    "parked free",
+	KindDefer:   "deferred free",
+	KindTrim:    "trim",
+	KindReserve: "reserve",
+	KindNote:    "note",
+
+	KindUse:          "use",
+	KindRelease:      "release",
+	KindRestart:      "restart",
+	KindRegister:     "register",
+	KindDeregister:   "deregister",
+	KindScopeBegin:   "scope begin",
+	KindScopeEnd:     "scope end",
+	KindScopeAbandon: "scope abandon",
+
+	KindCollective: "collective",
+	KindInteger:    "integer",
+	KindFlag:       "flag",
+	KindFloat:      "float",
+	KindText:       "text",
+	KindStep:       "step",
+	KindFault:      "fault",
+}
+
+// String returns the name of the kind, such as "parked free" for KindPark.
+func (k Kind) String() string {
+	if k > 0 && k < kindEnd {
+		return kindNames[k]
+	}
+
+	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// InHistory reports whether the history of a pool contains events of this kind.
+func (k Kind) InHistory() bool { return k > 0 && k < kindHistoryEnd }
+
+// IsGroupEvent reports whether events of this kind belong to a group, not to a pool.
+func (k Kind) IsGroupEvent() bool { return k >= kindPoolEnd && k < kindEnd }
+
+// isPlacement reports whether events of this kind place or reserve memory. Their Size may differ
+// from Requested.
+func (k Kind) isPlacement() bool {
+	return k == KindSegment || k == KindAlloc || k == KindReserve
+}
+
+func (k Kind) isScope() bool { return k >= KindScopeBegin && k <= KindScopeAbandon }
+
+func (k Kind) isFree() bool { return k == KindFree || k == KindPark || k == KindDefer }

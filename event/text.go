@@ -12,7 +12,7 @@ func (e Event) String() string {
 	return string(text)
 }
 
-// AppendText appends a description of the event without its number, pool, group and call site:
+// AppendText appends a description of the event, which leaves out Number, Pool, Group and Site:
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
@@ -20,7 +20,7 @@ func (e Event) String() string {
 //	note 4096 of kind 7
 //	scope begin of group world
 //	AllReduce sum of 1024 float32, path window, send pool 0 segment 2 offset 0x0, ...
-//	"batch size": Agree of 8
+//	"batch size": Agree of 8     (with the Name of the value)
 //	step decode, after 12 collectives
 //	fault: rank 1 is lost
 //
@@ -45,6 +45,8 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 	}
 }
 
+// appendStep appends the text of a KindStep. Reports of a difference print the word "step"
+// themselves, and set no Name.
 func (e *Event) appendStep(dst []byte) []byte {
 	if e.Name != "" {
 		dst = append(dst, "step "...)
@@ -86,8 +88,8 @@ func appendFloat(dst []byte, value float64) []byte {
 	const shortest = -1
 	begin := len(dst)
 	dst = strconv.AppendFloat(dst, value, 'g', shortest, 64)
-	const onlyInFloats = ".eIN" // point, exponent, Inf and NaN
-	if !bytes.ContainsAny(dst[begin:], onlyInFloats) {
+	looksLikeInteger := !bytes.ContainsAny(dst[begin:], ".eIN") // as in 1.5, 1e+30, +Inf and NaN
+	if looksLikeInteger {
 		dst = append(dst, ".0"...)
 	}
 
@@ -105,22 +107,11 @@ func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
 	return append(dst, e.Name...)
 }
 
-// hasPlace reports whether the event has a segment and an offset. Other events have the segment -1
-// and the offset 0.
-func (e *Event) hasPlace() bool { return e.Segment != -1 || e.Offset != 0 }
-
-// appendNote appends the text of a KindNote: Size is the recorded number, and Requested its kind.
-func (e *Event) appendNote(dst []byte) []byte {
-	dst = append(dst, "note "...)
-	dst = strconv.AppendInt(dst, e.Size, 10)
-	dst = append(dst, " of kind "...)
-	return strconv.AppendInt(dst, e.Requested, 10)
-}
-
-// appendPoolEvent appends the text of a pool's event, without the name of a group.
+// appendPoolEvent appends the text of a pool's event, without the name of a group. The text shows
+// all fields that ranks compare, even those that only a malformed event sets.
 func (e *Event) appendPoolEvent(dst []byte) []byte {
-	isWellFormedNote := e.Kind == KindNote && !e.hasPlace() && e.Stream == 0
-	if isWellFormedNote {
+	hasPlace := e.Segment != -1 || e.Offset != 0
+	if e.Kind == KindNote && !hasPlace && e.Stream == 0 {
 		return e.appendNote(dst)
 	}
 
@@ -128,12 +119,12 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	dst = append(dst, ' ')
 	dst = strconv.AppendInt(dst, e.Size, 10)
 	dst = append(dst, " B ("...)
-	usualRequest := int64(0) // the text omits a usual Requested
+	impliedRequest := int64(0)
 	if e.Kind.isPlacement() {
-		usualRequest = e.Size
+		impliedRequest = e.Size
 	}
 
-	if e.Requested != usualRequest {
+	if e.Requested != impliedRequest {
 		dst = append(dst, "asked "...)
 		dst = strconv.AppendInt(dst, e.Requested, 10)
 		dst = append(dst, " B, "...)
@@ -142,7 +133,7 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	dst = append(dst, "stream "...)
 	dst = strconv.AppendUint(dst, uint64(e.Stream), 10)
 	dst = append(dst, ')')
-	if !e.hasPlace() {
+	if !hasPlace {
 		return dst
 	}
 
@@ -153,6 +144,14 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 
 	dst = append(dst, preposition...)
 	return appendSegmentAndOffset(dst, e.Segment, e.Offset)
+}
+
+// appendNote appends the text of a KindNote without malformed fields.
+func (e *Event) appendNote(dst []byte) []byte {
+	dst = append(dst, "note "...)
+	dst = strconv.AppendInt(dst, e.Size, 10)
+	dst = append(dst, " of kind "...)
+	return strconv.AppendInt(dst, e.Requested, 10)
 }
 
 // appendSegmentAndOffset appends a text such as " segment 2 offset 0x100000".

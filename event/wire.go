@@ -16,14 +16,14 @@ const (
 	// MaxSiteBytes limits a call site, such as "train.py:12".
 	MaxSiteBytes = 160
 
-	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // sizes of the fields, in the order of Append
+	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // of the fields in Append
 
 	// MaxBytes is the largest size of an encoded event.
 	MaxBytes = bytesWithoutSite + MaxSiteBytes
 )
 
-// Append appends the encoding of an event of a pool's history, which ranks exchange. The encoding
-// contains only the fields below.
+// Append appends the encoding of an event in a pool's history: the fields that ranks compare, and
+// the call site.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -62,8 +62,8 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// CleanSite returns the call site that Append encodes. It replaces characters that could garble a
-// terminal with question marks, and drops the beginning of a site longer than [MaxSiteBytes].
+// CleanSite returns the call site that Append encodes. It replaces invalid and unprintable
+// characters with question marks, and drops the beginning of a site longer than [MaxSiteBytes].
 func CleanSite(site string) string {
 	replaceUnprintable := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
