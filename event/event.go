@@ -83,8 +83,8 @@ const (
 	kindHistoryEnd // end of the kinds in a history
 )
 
-// Other events of a pool, which ranks do not compare. The program begins and ends scopes. The end of
-// a scope with a group registers the pool's new segments with the group.
+// Other events of a pool, which ranks do not compare. The program begins and ends scopes. A scope
+// with a group registers the pool's new segments with the group at its end.
 const (
 	KindUse     Kind = iota + kindHistoryEnd // another stream used a block
 	KindRelease                              // the memory of a segment was unmapped

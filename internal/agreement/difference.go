@@ -1,14 +1,14 @@
 package agreement
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"symmem/event"
 )
 
-// Difference guesses how a pool's history on deviant ranks differs from the history on the usual
-// ranks, the most frequent one. Here, for example, rank 2 is deviant with a DifferenceMissingEvent:
+// Difference guesses how the history of a pool differs between ranks. Usual ranks have the most
+// frequent history, and deviant ranks another one. In this example of a DifferenceMissingEvent,
+// rank 2 is deviant, and lacks the first allocation:
 //
 //	ranks 0, 1    alloc 4 KiB    alloc 8 KiB    free
 //	rank 2        alloc 8 KiB    free           alloc 1 KiB
@@ -21,18 +21,18 @@ const (
 	DifferenceExtraEvent
 	// DifferenceMissingEvent marks an event that only the usual ranks have.
 	DifferenceMissingEvent
-	// DifferenceSize marks the same event with a different size.
+	// DifferenceSize marks events that differ in their sizes.
 	DifferenceSize
-	// DifferencePlace marks the same request with a different segment or offset in the pool.
+	// DifferencePlace marks events that differ only in the place: the segment or the offset.
 	DifferencePlace
 	// DifferenceOrder marks two events in reverse order.
 	DifferenceOrder
-	// DifferenceStream marks the same event on a different stream.
+	// DifferenceStream marks events that differ in the stream.
 	DifferenceStream
 	// DifferenceUnrelatedEvent marks events that have nothing in common.
 	DifferenceUnrelatedEvent
-	// DifferenceHeldBlock marks a block that all ranks have freed. On some ranks, a graph or another
-	// stream still holds its memory.
+	// DifferenceHeldBlock marks a block that all ranks have freed, but that a graph or another stream
+	// still holds on some ranks.
 	DifferenceHeldBlock
 )
 
@@ -86,15 +86,14 @@ func (d Difference) describe(names Names, deviantRanks, usualRanks []int) string
 		return "all ranks freed the same block, but some ranks keep it for a graph (parked) or for " +
 			"another stream (deferred): if a call or a capture uses a buffer on only some ranks, the " +
 			"other ranks must call UseOn for it"
-	case DifferenceUnknown:
+	default: // DifferenceUnknown
+		return ""
 	}
-
-	return ""
 }
 
-// classify compares the usual variant of d with the first deviant one. events.list has an entry for
-// each of d.Variants, whose detail holds the request digests.
-func classify(d *DivergenceError, events contributions) Difference {
+// classify compares the usual variant of d with the first deviant one. d.Variants are the decoded
+// entries of sides.list.
+func classify(d *DivergenceError, sides contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
 	}
@@ -123,8 +122,8 @@ func classify(d *DivergenceError, events contributions) Difference {
 		return DifferencePlace
 	}
 
-	usualRequests := decodeUint64s(events.list[usualIndex].detail)
-	deviantRequests := decodeUint64s(events.list[deviantIndex].detail)
+	usualRequests := decodeUint64s(sides.list[usualIndex].detail)
+	deviantRequests := decodeUint64s(sides.list[deviantIndex].detail)
 	return classifyByAlignment(usual.Event, deviant.Event, usualRequests, deviantRequests)
 }
 
@@ -140,42 +139,34 @@ func (d *DivergenceError) freesSameBlock() bool {
 }
 
 // classifyByAlignment guesses whether the deviant ranks changed, added, omitted or swapped an
-// event, from the requests of this event and of later events. After an added event, for example,
-// the second deviant request equals the first usual one. The guess with the most matching requests
-// wins. In a tie, the first guess wins.
+// event, from the digests of the event's request and later requests. If the deviant ranks added an
+// event, for example, their second request equals the first usual one. The guess with the most
+// matches wins. In a tie, the first guess wins.
 func classifyByAlignment(
 	usual, deviant event.Event, usualRequests, deviantRequests []uint64,
 ) Difference {
+	laterUsual := withoutFirst(usualRequests)
+	laterDeviant := withoutFirst(deviantRequests)
 	guesses := []struct {
-		difference             Difference
-		usualSkip, deviantSkip int // requests before those that should match
+		difference Difference
+		matches    int
 	}{
-		{classifyChangedEvent(usual, deviant), 1, 1},
-		{DifferenceExtraEvent, 0, 1},
-		{DifferenceMissingEvent, 1, 0},
+		{classifyChangedEvent(usual, deviant), countMatches(laterUsual, laterDeviant)},
+		{DifferenceExtraEvent, countMatches(usualRequests, laterDeviant)},
+		{DifferenceMissingEvent, countMatches(laterUsual, deviantRequests)},
+		{DifferenceOrder, countSwappedMatches(usualRequests, deviantRequests)},
 	}
-	best := DifferenceUnknown
-	bestCount := -1
+	best := guesses[0]
 	for _, g := range guesses {
-		count := countMatches(
-			withoutFirst(usualRequests, g.usualSkip), withoutFirst(deviantRequests, g.deviantSkip),
-		)
-		if count > bestCount {
-			best = g.difference
-			bestCount = count
+		if g.matches > best.matches {
+			best = g
 		}
 	}
 
-	if countSwappedMatches(usualRequests, deviantRequests) > bestCount {
-		best = DifferenceOrder
-	}
-
-	return best
+	return best.difference
 }
 
-func withoutFirst(requests []uint64, count int) []uint64 {
-	return requests[min(count, len(requests)):]
-}
+func withoutFirst(requests []uint64) []uint64 { return requests[min(1, len(requests)):] }
 
 // countSwappedMatches returns the number of matches after swapping the first two requests of a, or
 // 0 if b does not begin with the swapped requests.
@@ -198,7 +189,7 @@ func classifyChangedEvent(a, b event.Event) Difference {
 	isSameStream := a.Stream == b.Stream
 	isSameSize := a.Size == b.Size && a.Requested == b.Requested
 	switch {
-	case isSameKind && isSameStream:
+	case isSameKind && isSameStream: // so the sizes differ
 		return DifferenceSize
 	case isSameKind && isSameSize:
 		return DifferenceStream
@@ -217,14 +208,4 @@ func countMatches(a, b []uint64) int {
 	}
 
 	return count
-}
-
-// decodeUint64s decodes numbers that appendUint64s has encoded.
-func decodeUint64s(b []byte) []uint64 {
-	out := make([]uint64, len(b)/uint64Bytes)
-	for i := range out {
-		out[i] = binary.LittleEndian.Uint64(b[uint64Bytes*i:])
-	}
-
-	return out
 }

@@ -3,55 +3,46 @@ package agreement
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"symmem/event"
 	"symmem/internal/ledger"
 )
 
-// In phaseEvents, the last phase of an agreement, the ranks know where their histories of a pool
-// differ first. Each rank sends its side of the difference: its event at this position, or a digest
-// (hash) of its history through this event if the rank no longer keeps the event. If the ranks know
-// only a range of positions, they send digests of their histories through the end of the range.
-
 const (
-	// maxComparedEvents is the number of events whose requests are compared: the differing event and
-	// 8 later ones. A request is an event without the place that the pool has chosen.
-	maxComparedEvents = 9
-
-	// maxDetailBytes limits message.detail, which holds request digests or a call site.
-	maxDetailBytes = max(uint64Bytes*maxComparedEvents, event.MaxSiteBytes)
+	maxComparedRequests = 9 // of the differing event and 8 later ones
+	maxSiteOrDigests    = max(uint64Bytes*maxComparedRequests, event.MaxSiteBytes)
 )
 
-// The kinds of a side. In an encoded side, the data in the comment follows the kind.
+// In phaseEvents, each rank sends its side of the difference: a byte with the kind, and data.
 const (
 	sideEvent   byte = iota + 1 // an event and its call site
 	sideEnd                     // the length of a history that ends before the difference
-	sideDigest                  // a position and the digest of the events before it
-	sideNotKept                 // no data, because the rank keeps neither an event nor a digest
+	sideDigest                  // a position, and the digest of the events before it
+	sideNotKept                 // no data, because the rank keeps neither the event nor the digest
 )
 
-// startEventsPhase returns this rank's payload for phaseEvents as results of Machine.Step.
+// startEventsPhase returns this rank's payload for phaseEvents. The results are those of
+// Machine.Step.
 func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	search := m.searches[0] // with the first difference
 	source := m.history(search.id)
-	msg := message{phase: m.phase, round: m.round, ledger: search.id}
-	isPositionKnown := search.first == search.last
-	if isPositionKnown {
-		msg.position = search.first
-		msg.value = encodeEventSide(source, search.first)
-		msg.detail = requestDigestsFrom(source, search.first)
+	msg := message{
+		phase: m.phase, round: m.round, ledger: search.id, position: search.sidePosition(),
+	}
+	if search.isPositionKnown() {
+		msg.tagOrSide = encodeEventSide(source, msg.position)
+		msg.siteOrDigests = requestDigestsFrom(source, msg.position)
 	} else {
-		end := search.last + 1
-		msg.position = end
-		msg.value = encodeDigestSide(source, end)
+		msg.tagOrSide = encodeDigestSide(source, msg.position)
 	}
 
 	return msg.encode(), nil, nil // no outcome yet
 }
 
 // encodeEventSide encodes the event at a position or, if the rank no longer keeps the event, the
-// digest of all events through the position.
+// digest of the history up to and including the event.
 func encodeEventSide(source snapshotSource, position uint64) []byte {
 	if e, isKept := source.EventAt(position); isKept {
 		return event.Append([]byte{sideEvent}, &e)
@@ -62,7 +53,8 @@ func encodeEventSide(source snapshotSource, position uint64) []byte {
 
 // encodeDigestSide encodes the digest of the events before a position.
 func encodeDigestSide(source snapshotSource, position uint64) []byte {
-	if source.end < position { // the history is too short
+	isTooShort := source.end < position
+	if isTooShort {
 		return appendUint64s([]byte{sideEnd}, source.end)
 	}
 
@@ -73,10 +65,11 @@ func encodeDigestSide(source snapshotSource, position uint64) []byte {
 	return []byte{sideNotKept}
 }
 
-// requestDigestsFrom encodes the request digests of up to maxComparedEvents events.
+// requestDigestsFrom encodes the digests of the requests for the event at a position and for later
+// events. A request lacks the place that the pool has chosen.
 func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	var out []byte
-	for i := range uint64(maxComparedEvents) {
+	for i := range uint64(maxComparedRequests) {
 		e, isKept := source.EventAt(position + i)
 		if !isKept {
 			break
@@ -88,24 +81,18 @@ func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	return out
 }
 
-// handleEvents ends the agreement with a divergence that has the sides of all ranks. It returns the
-// results of Machine.Step.
+// handleEvents ends the agreement with a divergence that has the sides of all ranks. The results
+// are those of Machine.Step.
 func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	search := m.searches[0]
-	isPositionKnown := search.first == search.last
-	wantPosition := search.last + 1 // of the digests
-	if isPositionKnown {
-		wantPosition = search.first
-	}
-
-	if s.ledger != search.id || s.position != wantPosition {
+	if s.ledger != search.id || s.position != search.sidePosition() {
 		return nil, nil, protocolError("the ranks sent events at the wrong position, %d", s.position)
 	}
 
 	d := m.newDivergence(KindPlacement, search.id)
 	d.Position = search.first
 	d.Last = search.last
-	for _, c := range s.events.list {
+	for _, c := range s.sides.list {
 		v, err := decodeSide(c)
 		if err != nil {
 			return nil, nil, err
@@ -114,22 +101,22 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 		d.Variants = append(d.Variants, v)
 	}
 
-	d.OtherRanks = s.events.otherRanks
-	areAllPresent := len(m.absent) == 0 // otherwise, the rank that differs may be absent
-	if s.events.areEqual() && areAllPresent {
+	d.OtherRanks = s.sides.otherRanks
+	isDifferencePresent := len(m.absent) == 0 // not on an absent rank
+	if isDifferencePresent && s.sides.areEqual() {
 		return nil, nil, protocolError("ranks with different digests sent the same event, number %d",
 			search.first)
 	}
 
 	d.setDeviant(len(s.ranks))
-	if isPositionKnown {
-		d.Difference = classify(d, s.events)
+	if search.isPositionKnown() {
+		d.Difference = classify(d, s.sides)
 	}
 
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
-// decodeSide decodes the side that the ranks of c have sent.
+// decodeSide decodes the side of the ranks in c.
 func decodeSide(c contribution) (Variant, error) {
 	v := Variant{Ranks: c.ranks}
 	if len(c.value) == 0 {
@@ -167,4 +154,42 @@ func decodeSide(c contribution) (Variant, error) {
 	}
 
 	return v, nil
+}
+
+// OwnVariant returns this rank's part in a divergence, at positions first to last, that other ranks
+// have found.
+func (c Config) OwnVariant(kind Kind, id, first, last uint64) (Variant, error) {
+	v := Variant{Ranks: []int{c.Rank}}
+	var err error
+	switch kind {
+	case KindTag:
+		v.Text = c.Tag
+	case KindLedgers:
+		var ids []byte
+		for _, l := range c.Ledgers {
+			ids = appendUint64s(ids, l.ID)
+		}
+
+		v.Text, err = c.Names.describePools(ids)
+	case KindCollective:
+		v.Site = string(c.siteOfCall())
+		v.Text, err = c.Names.describeCall(encodeOptionalCall(c.Call))
+	case KindPlacement:
+		i := slices.IndexFunc(c.Ledgers, func(l Ledger) bool { return l.ID == id })
+		if i < 0 {
+			return v, fmt.Errorf("unknown ledger %d", id)
+		}
+
+		source := snapshotSource{c.Ledgers[i].Source, c.Ledgers[i].Source.Snapshot().Position}
+		side := encodeEventSide(source, first)
+		if last > first {
+			side = encodeDigestSide(source, last+1)
+		}
+
+		v, err = decodeSide(contribution{value: side, ranks: v.Ranks})
+	default:
+		err = fmt.Errorf("no own side of kind %v", kind)
+	}
+
+	return v, err
 }

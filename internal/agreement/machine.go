@@ -86,7 +86,7 @@ type Config struct {
 	CallDiffers bool
 }
 
-func (c Config) detail() []byte {
+func (c Config) siteOfCall() []byte {
 	if c.Call == nil {
 		return nil
 	}
@@ -152,8 +152,9 @@ func New(c Config) (*Machine, error) {
 // Start returns the payload for the first round. Later events are not compared.
 func (m *Machine) Start() []byte {
 	msg := message{
-		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
-		call: encodeOptionalCall(m.config.Call), detail: m.config.detail(), flags: m.config.Flags,
+		phase: m.phase, tagOrSide: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
+		call: encodeOptionalCall(m.config.Call), siteOrDigests: m.config.siteOfCall(),
+		flags: m.config.Flags,
 	}
 	for i, l := range m.ledgers {
 		v := vote{ID: l.ID, Snapshot: l.Source.Snapshot()}

@@ -2,14 +2,37 @@ package agreement
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+
+	"symmem/internal/ledger"
 )
 
-// An agreement compares the ranks' ledgers. A ledger is the history of a pool: a list of events
-// with positions from 0. In each round, every rank sends a message to all ranks, and Merge combines
-// all messages in a Summary.
+// ErrProtocol is wrapped by every error about an invalid payload.
+var ErrProtocol = errors.New("agreement protocol violated")
 
-// phase is the kind of a round.
+const (
+	uint64Bytes = 8
+
+	// wireVersion is the version of the encoding. Ranks refuse payloads of other versions.
+	wireVersion = 3
+
+	// MaxLedgers is the maximum number of ledgers (histories of pools) in one agreement.
+	MaxLedgers = 64
+
+	// MaxTag is the maximum size in bytes of Config.Tag.
+	MaxTag = 200
+
+	// maxPosition limits positions in ledgers, so that sums of two positions do not overflow.
+	maxPosition = 1 << 62
+
+	// These limits, in bytes, exceed all valid sizes. Without them, a faulty rank could make this rank
+	// use much memory.
+	maxTagOrSide = 512
+	maxCall      = 4 << 10
+)
+
+// phase is the purpose of a round. Several rounds can have the same phase.
 type phase uint64
 
 const (
@@ -24,25 +47,29 @@ type message struct {
 	phase phase
 	round uint64 // from 0
 
-	// These fields are used in phaseVote.
+	// phaseEvents
+	ledger   uint64 // id of the ledger that differs
+	position uint64 // of the difference; see searchRange.sidePosition
+
+	// phaseVote and phaseEvents
+	tagOrSide     []byte // Config.Mode and Config.Tag, or the encoded side of this rank
+	siteOrDigests []byte // Config.Site, or digests of requests
+
+	// phaseVote
 	flags uint64 // Config.Flags
 	call  []byte // Config.Call
 	votes []vote // sorted by ledger id
 
-	answers []answer // in phaseProbe
-
-	ledger, position uint64 // in phaseEvents: where the ledgers differ
-
-	value  []byte // in phaseVote: Config.Mode and Config.Tag; in phaseEvents: a side, see decodeSide
-	detail []byte // in phaseVote: Config.Site; in phaseEvents: result of requestDigestsFrom
+	// phaseProbe
+	answers []answer
 }
 
-// encode returns the encoded message, called payload.
+// encode returns the payload for the message.
 func (m *message) encode() []byte {
 	b := appendUint64s(nil, wireVersion, uint64(m.phase), m.round, m.ledger, m.position, m.flags)
-	for _, part := range [][]byte{m.value, m.call, m.detail} {
-		b = appendWithLength(b, part)
-	}
+	b = appendWithLength(b, m.tagOrSide)
+	b = appendWithLength(b, m.call)
+	b = appendWithLength(b, m.siteOrDigests)
 
 	// Votes and answers have fixed sizes, so binary.Append cannot fail.
 	b, _ = binary.Append(b, binary.LittleEndian, m.votes)
@@ -52,7 +79,7 @@ func (m *message) encode() []byte {
 
 // decodeMessage decodes a payload. Errors wrap ErrProtocol.
 func decodeMessage(payload []byte) (*message, error) {
-	r := &reader{rest: payload} // after an error, reads zero values
+	r := &reader{rest: payload}
 	version := r.readUint64("version")
 	if r.err == nil && version != wireVersion {
 		return nil, protocolError("the peer uses version %d of the encoding", version)
@@ -64,16 +91,16 @@ func decodeMessage(payload []byte) (*message, error) {
 	m.ledger = r.readUint64("ledger")
 	m.position = r.readUint64("position")
 	m.flags = r.readUint64("flags")
-	m.value = r.readBytes(maxValue, "value")
+	m.tagOrSide = r.readBytes(maxTagOrSide, "tag or side")
 	m.call = r.readBytes(maxCall, "call")
-	m.detail = r.readBytes(maxDetailBytes, "detail")
+	m.siteOrDigests = r.readBytes(maxSiteOrDigests, "call site or digests")
 	switch m.phase {
 	case phaseVote:
 		m.votes = readVotes(r)
 	case phaseProbe:
 		m.answers = readList[answer](r, MaxLedgers*maxProbes, "answers")
 	case phaseEvents: // has neither votes nor answers
-	default:
+	default: // phaseDone or an unknown phase
 		r.fail("phase")
 	}
 
@@ -84,11 +111,23 @@ func decodeMessage(payload []byte) (*message, error) {
 	return m, r.err
 }
 
+// vote is a rank's state of one ledger in the first round.
+type vote struct {
+	ID uint64
+	ledger.Snapshot
+	Pending Pending
+}
+
+func (v vote) isValid() bool {
+	isPowerOfTwo := v.Stride > 0 && v.Stride&(v.Stride-1) == 0
+	return isPowerOfTwo && max(v.Agreed, v.Floor) <= v.Position &&
+		max(v.Position, v.Stride) <= maxPosition
+}
+
 func readVotes(r *reader) []vote {
 	votes := readList[vote](r, MaxLedgers, "votes")
 	for i, v := range votes {
-		isFirst := i == 0
-		isUnsorted := !isFirst && v.ID <= votes[i-1].ID
+		isUnsorted := i > 0 && v.ID <= votes[i-1].ID
 		if isUnsorted || !v.isValid() {
 			r.fail("vote")
 		}
@@ -97,133 +136,91 @@ func readVotes(r *reader) []vote {
 	return votes
 }
 
-// Summary combines the payloads of all ranks in a round. A field of type contributions holds each
-// distinct value and the ranks that sent it.
-type Summary struct {
-	phase         phase
-	round         uint64
-	ranks, absent []int // group ranks with and without a payload
-
-	// These fields are used in phaseVote.
-	flags uint64         // bitwise or of all ranks' flags
-	tags  contributions  // modes and tags
-	ids   contributions  // lists of ledger ids
-	calls contributions  // calls; the details are call sites
-	votes []combinedVote // by ledger; empty if the lists of ledger ids differ
-
-	results []positionResult // in phaseProbe: by position
-
-	// These fields are used in phaseEvents.
-	ledger, position uint64 // where the ledgers differ
-	events           contributions
+// protocolError returns a formatted error that wraps ErrProtocol.
+func protocolError(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// Merge combines the payloads of a round, indexed by rank, with nil for absent ranks. It returns an
-// error that wraps [ErrProtocol] if a payload is invalid, if payloads are not from the same round,
-// or if all ranks are absent.
-func Merge(payloads [][]byte) (*Summary, error) {
-	s := &Summary{}
-	for rank, payload := range payloads {
-		if payload == nil {
-			s.absent = append(s.absent, rank)
-			continue
-		}
-
-		m, err := decodeMessage(payload)
-		if err == nil {
-			err = s.add(rank, m)
-		}
-
-		if err != nil {
-			return nil, fmt.Errorf("reading the payload of rank %d: %w", rank, err)
-		}
-	}
-
-	if len(s.ranks) == 0 {
-		return nil, protocolError("no rank sent a payload")
-	}
-
-	return s, nil
+// reader decodes a payload: little-endian numbers, byte strings with a length prefix, and a list
+// that extends to the end. After an error, its methods return zero values.
+type reader struct {
+	rest []byte // unread part; empty after an error
+	err  error  // first error
 }
 
-// add adds the message of a rank. All messages must have the same round, ledger and position.
-func (s *Summary) add(rank int, m *message) error {
-	isFirst := len(s.ranks) == 0
-	if isFirst {
-		s.phase = m.phase
-		s.round = m.round
-		s.ledger = m.ledger
-		s.position = m.position
+// fail records an error about a named field, unless there was an earlier error.
+func (r *reader) fail(field string) {
+	if r.err == nil {
+		r.err = protocolError("the payload has a malformed or missing field: %s", field)
 	}
 
-	isSameRound := m.phase == s.phase && m.round == s.round
-	isSamePosition := m.ledger == s.ledger && m.position == s.position
-	if !isSameRound || !isSamePosition {
-		return protocolError("the payloads of rounds %d and %d are for different steps",
-			s.round, m.round)
-	}
-
-	s.ranks = append(s.ranks, rank)
-	switch s.phase {
-	case phaseVote:
-		s.addVotes(rank, m, isFirst)
-	case phaseProbe:
-		return s.addAnswers(m, isFirst)
-	case phaseEvents:
-		s.events.add(rank, m.value, m.detail)
-	case phaseDone: // decodeMessage rejects messages of this phase
-	}
-
-	return nil
+	r.rest = nil
 }
 
-// addVotes adds the votes of a rank. It discards all votes if ranks vote on different ledgers.
-func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
-	s.flags |= m.flags
-	s.tags.add(rank, m.value, nil)
-	s.calls.add(rank, m.call, m.detail)
-	var ids []byte
-	for _, v := range m.votes {
-		ids = appendUint64s(ids, v.ID)
+func (r *reader) readUint64(field string) uint64 {
+	if len(r.rest) < uint64Bytes {
+		r.fail(field)
+		return 0
 	}
 
-	s.ids.add(rank, ids, nil)
-	if !s.ids.areEqual() {
-		s.votes = nil
-		return
-	}
-
-	// All ranks vote on the same ledgers in the same order.
-	for i, v := range m.votes {
-		if isFirst {
-			s.votes = append(s.votes, newCombinedVote(v))
-		}
-
-		s.votes[i].add(rank, v)
-	}
+	v := binary.LittleEndian.Uint64(r.rest)
+	r.rest = r.rest[uint64Bytes:]
+	return v
 }
 
-// addAnswers adds the answers of a rank. All ranks must answer for the same positions.
-func (s *Summary) addAnswers(m *message, isFirst bool) error {
-	if isFirst {
-		s.results = make([]positionResult, len(m.answers))
-		for i, a := range m.answers {
-			s.results[i].answer = a
-		}
+// readBytes reads a byte string of at most limit bytes. The result aliases the payload.
+func (r *reader) readBytes(limit int, field string) []byte {
+	size := r.readUint64(field)
+	if size > uint64(min(limit, len(r.rest))) {
+		r.fail(field)
+		return nil
 	}
 
-	if len(m.answers) != len(s.results) {
-		return protocolError("one rank sent %d answers and another sent %d",
-			len(s.results), len(m.answers))
+	v := r.rest[:size:size] // without spare capacity, so that an append does not change rest
+	r.rest = r.rest[size:]
+	return v
+}
+
+// readList reads the rest of the payload as a list of at most limit elements. Values of type T must
+// have a fixed size.
+func readList[T any](r *reader, limit int, field string) []T {
+	var zero T
+	size := binary.Size(zero)
+	length, remainder := len(r.rest)/size, len(r.rest)%size
+	if remainder != 0 || length > limit {
+		r.fail(field)
+		return nil
 	}
 
-	for i, a := range m.answers {
-		if !a.hasSamePosition(s.results[i].answer) {
-			return protocolError("ranks sent answers for different positions")
-		}
-
-		s.results[i].add(a)
+	list := make([]T, length)
+	if _, err := binary.Decode(r.rest, binary.LittleEndian, list); err != nil {
+		r.fail(field)
+		return nil
 	}
 
-	return nil
+	r.rest = nil
+	return list
+}
+
+func appendWithLength(dst, v []byte) []byte {
+	dst = appendUint64s(dst, uint64(len(v)))
+	return append(dst, v...)
+}
+
+func appendUint64s(dst []byte, values ...uint64) []byte {
+	for _, v := range values {
+		dst = binary.LittleEndian.AppendUint64(dst, v)
+	}
+
+	return dst
+}
+
+// decodeUint64s decodes numbers that appendUint64s has encoded.
+func decodeUint64s(b []byte) []uint64 {
+	out := make([]uint64, len(b)/uint64Bytes)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint64(b[uint64Bytes*i:])
+	}
+
+	return out
 }

@@ -95,7 +95,7 @@ func TestMalformedPayloadsAreRefused(t *testing.T) {
 	extraByte := append(slices.Clone(votes[1]), 0)
 	missingByte := votes[1][:len(votes[1])-1]
 	tooManyVotes := append(slices.Clone(votes[1]), make([]byte, MaxLedgers*binary.Size(vote{}))...)
-	oversized := message{phase: phaseProbe, value: make([]byte, maxValue+1)}
+	oversized := message{phase: phaseProbe, tagOrSide: make([]byte, maxTagOrSide+1)}
 	unknownPhase := message{phase: phaseDone}
 	const anyRound, anyLedger = 9, 1
 	event3 := message{phase: phaseEvents, round: anyRound, ledger: anyLedger, position: 3}
