@@ -6,25 +6,6 @@ import (
 )
 
 // CallTimer counts calls of one kind, and times one in 128 calls and each call of at least 1 MiB. A
-// CallTimes holds the values of a CallTimer.
-type CallTimes struct {
-	Calls, Bytes uint64        // number and total size of all calls
-	Samples      uint64        // number of timed calls
-	Time         time.Duration // total time of the timed calls
-	RecentTime   time.Duration // moving average of the times of timed calls
-	RecentBytes  int64         // moving average of the sizes of timed calls
-}
-
-// Read returns the current values.
-func (c *CallTimer) Read() CallTimes {
-	return CallTimes{
-		Calls: c.calls.Load(), Bytes: c.bytes.Load(), Samples: c.samples.Load(),
-		Time:        time.Duration(c.nanoseconds.Load()),
-		RecentTime:  time.Duration(c.scaledNanoseconds.Load() / averagedSamples),
-		RecentBytes: int64(c.scaledBytes.Load() / averagedSamples),
-	}
-}
-
 // Meter reports calls to the CallTimer:
 //
 //	meter := timer.Meter(bytes)
@@ -48,6 +29,25 @@ const (
 	alwaysTimedBytes = 1 << 20
 	averagedSamples  = 16 // a new sample has the weight 1/16 in a moving average
 )
+
+// CallTimes holds the values of a CallTimer.
+type CallTimes struct {
+	Calls, Bytes uint64        // number and total size of all calls
+	Samples      uint64        // number of timed calls
+	Time         time.Duration // total time of the timed calls
+	RecentTime   time.Duration // moving average of the times of timed calls
+	RecentBytes  int64         // moving average of the sizes of timed calls
+}
+
+// Read returns the current values.
+func (c *CallTimer) Read() CallTimes {
+	return CallTimes{
+		Calls: c.calls.Load(), Bytes: c.bytes.Load(), Samples: c.samples.Load(),
+		Time:        time.Duration(c.nanoseconds.Load()),
+		RecentTime:  time.Duration(c.scaledNanoseconds.Load() / averagedSamples),
+		RecentBytes: int64(c.scaledBytes.Load() / averagedSamples),
+	}
+}
 
 // Meter reports calls of one size to a CallTimer. The zero Meter does nothing.
 type Meter struct {

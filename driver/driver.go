@@ -14,8 +14,8 @@ type Backend interface {
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
-// Config specifies a rank, a process of a parallel program, and its device. The world is the group
-// of all ranks.
+// Config specifies a rank, which is one process of a parallel program, and its device. The world is
+// the group of all ranks.
 type Config struct {
 	Rank      int // number of this rank in the world, from 0
 	Size      int // number of ranks in the world

@@ -16,8 +16,8 @@ type Event struct {
 
 	// Offset is in bytes from the start of the segment.
 	Offset int64
-	// Size is the size of the block or segment, and Requested the size in the request, in bytes. In a
-	// KindNote, Size is the number, and Requested a kind chosen by the program.
+	// Size is the size of the block or segment, and Requested what the caller asked for, in bytes. In
+	// a KindNote, they are the number and the program's kind of number.
 	Size      int64
 	Requested int64
 	Stream    uint32

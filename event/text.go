@@ -12,7 +12,7 @@ func (e Event) String() string {
 	return string(text)
 }
 
-// AppendText appends a description of the event, which leaves out Number, Pool, Group and Site:
+// AppendText appends a description without Number, Pool, Group and Site:
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
@@ -20,7 +20,7 @@ func (e Event) String() string {
 //	note 4096 of kind 7
 //	scope begin of group world
 //	AllReduce sum of 1024 float32, path window, send pool 0 segment 2 offset 0x0, ...
-//	"batch size": Agree of 8     (with the Name of the value)
+//	"batch size": Agree of 8
 //	step decode, after 12 collectives
 //	fault: rank 1 is lost
 //
@@ -45,8 +45,7 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 	}
 }
 
-// appendStep appends the text of a KindStep. Reports of a difference print the word "step"
-// themselves, and set no Name.
+// appendStep omits the word "step" without a Name. Reports of differences print it themselves.
 func (e *Event) appendStep(dst []byte) []byte {
 	if e.Name != "" {
 		dst = append(dst, "step "...)
@@ -107,8 +106,8 @@ func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
 	return append(dst, e.Name...)
 }
 
-// appendPoolEvent appends the text of a pool's event, without the name of a group. The text shows
-// all fields that ranks compare, even those that only a malformed event sets.
+// appendPoolEvent appends the text of a pool's event, without the name of a group. It shows all
+// fields that ranks compare, even of malformed events.
 func (e *Event) appendPoolEvent(dst []byte) []byte {
 	hasPlace := e.Segment != -1 || e.Offset != 0
 	if e.Kind == KindNote && !hasPlace && e.Stream == 0 {
@@ -146,7 +145,7 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	return appendSegmentAndOffset(dst, e.Segment, e.Offset)
 }
 
-// appendNote appends the text of a KindNote without malformed fields.
+// appendNote appends the text of a well-formed KindNote.
 func (e *Event) appendNote(dst []byte) []byte {
 	dst = append(dst, "note "...)
 	dst = strconv.AppendInt(dst, e.Size, 10)
