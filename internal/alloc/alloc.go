@@ -59,7 +59,7 @@ func toUnits(bytes int64) uint64 { return uint64(bytes+Unit-1) >> unitShift }
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
 func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
-	// Alloc must be fast. Instead of calling indexFor and takeBlock, it contains their code.
+	// Alloc must be fast. Instead of calling selectIndex and takeBlock, it contains their code.
 	if c.reports.hasEntries {
 		c.reports.clear()
 	}
@@ -125,7 +125,7 @@ func (c *Core) allocFromOtherMemory(size int64, indexID uint32) (Block, Growth, 
 
 	requestBytes := roundUp(size, Unit)
 	wantedBytes := c.config.segmentSize(requestBytes, c.mappedBytes)
-	segmentBytes := limitByCapacity(c, wantedBytes, requestBytes)
+	segmentBytes := c.config.limitSegment(wantedBytes, requestBytes, c.mappedBytes)
 	if segmentBytes == 0 {
 		return Block{}, Growth{}, c.newOutOfMemoryError(size, indexID)
 	}
@@ -149,7 +149,7 @@ func (c *Core) takeBlock(units uint64, indexID uint32) (id uint32) {
 
 // takeDeferred makes deferred blocks of the stream free, oldest first, until it can take a block.
 func takeDeferred(c *Core, units uint64, indexID uint32) (id uint32) {
-	owner := &c.streams[indexID/2] // each stream has two ids for indexes
+	owner := &c.streams[streamIDOf(indexID)]
 	for owner.firstDeferred != 0 {
 		c.freeAndReportWaits(owner.firstDeferred) // moves firstDeferred to the next block
 		id = c.takeBlock(units, indexID)
@@ -177,19 +177,6 @@ func takeClean(c *Core, units uint64, indexID uint32) (id uint32) {
 	return c.takeBlock(units, indexID)
 }
 
-// limitByCapacity returns the size of a new segment: wantedBytes, or less if Capacity requires it.
-// If the request would not fit then, it returns 0. It also returns 0 instead of less if Sizing is
-// Stepped, because PyTorch's segments have fixed sizes.
-func limitByCapacity(c *Core, wantedBytes, requestBytes int64) int64 {
-	limit := c.config.Capacity // 0 means no limit
-	isTooMuch := limit > 0 && wantedBytes > limit-c.mappedBytes
-	if isTooMuch {
-		return c.config.remainingSegment(requestBytes, c.mappedBytes)
-	}
-
-	return wantedBytes
-}
-
 // GrowFailed returns the error for a request whose segment could not be mapped.
 func (c *Core) GrowFailed(size int64, stream Stream) error {
 	if !isValidSize(size) {
@@ -197,7 +184,7 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 	}
 
 	c.mergeLastFreed()
-	return c.newOutOfMemoryError(size, c.indexFor(stream, roundUp(size, Unit)))
+	return c.newOutOfMemoryError(size, c.selectIndex(stream, roundUp(size, Unit)))
 }
 
 // Reserve reserves memory for blocks of a stream with the given total size. If the returned Growth
@@ -220,7 +207,7 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 	}
 
 	wantedBytes := roundUp(bytes, c.config.Granularity)
-	segmentBytes := limitByCapacity(c, wantedBytes, roundUp(bytes, Unit))
+	segmentBytes := c.config.limitSegment(wantedBytes, roundUp(bytes, Unit), c.mappedBytes)
 	switch {
 	case segmentBytes > 0:
 		growth := Growth{Bytes: segmentBytes, minBytes: segmentBytes, indexID: indexID}
@@ -234,7 +221,7 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 }
 
 // largeIndexOf returns the index of a stream that serves the largest requests.
-func largeIndexOf(c *Core, stream Stream) uint32 { return c.indexFor(stream, MaxSize) }
+func largeIndexOf(c *Core, stream Stream) uint32 { return c.selectIndex(stream, MaxSize) }
 
 // ReserveClean is like Reserve, but uses only free memory of the stream and clean memory of other
 // streams. It reports whether there was enough.

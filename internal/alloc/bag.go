@@ -2,10 +2,9 @@ package alloc
 
 import "math/bits"
 
-// bag is a priority queue for the free blocks of one stream and size. A key has the position of a
-// block in the high bits and the block id in the low bits. The first heapCount keys form a binary
-// min-heap. The remaining keys, the tail, are unsorted. This keeps insertion and most removals
-// cheap.
+// bag holds the keys of free blocks of one stream and size; see block.key. The first heapCount keys
+// form a binary min-heap. The remaining keys, the tail, are unsorted, to keep insertion and most
+// removals cheap.
 type bag struct {
 	start     uint32 // index of the first key in freeBlocks.keys
 	capacity  uint32 // in keys: a power of two, or 0
@@ -13,8 +12,9 @@ type bag struct {
 	heapCount uint32
 }
 
-// A search reads the root of the heap and the whole tail. Each search earns creditStep, and spends
-// 1 for each key of the tail. A search that has spent all credit moves the tail into the heap.
+// A search reads the root of the heap and the whole tail. findInIndex adds creditStep to
+// freeBlocks.searchCredit, and each key of the tail costs 1. A search that exceeds the credit moves
+// the tail into the heap.
 const (
 	creditStep = 4
 	maxCredit  = 1024
@@ -23,11 +23,12 @@ const (
 // noKey fills the unused slots of a bag. It is never the minimum, because it exceeds all keys.
 const noKey = ^uint64(0)
 
-// smallCapacity is the lowest capacity above 0. A search of such a bag reads all slots, because
-// branches on the count would be unpredictable.
+// smallCapacity is the lowest capacity above 0. A search of such a bag reads all slots, to avoid
+// branches on the count.
 const smallCapacity = 4
 
-// freeBlocks holds the keys of all bags, and the bags for sizes above 1 MiB.
+// freeBlocks holds the keys of all bags, and the bags for sizes above 1 MiB. The other bags are in
+// sizeIndex.
 type freeBlocks struct {
 	blockTable
 	keys []uint64 // the arrays of all bags; keys[0] is unused
@@ -35,7 +36,7 @@ type freeBlocks struct {
 	// array is the start of the next one, or 0.
 	unusedArrays     [32]uint32
 	searchCredit     int         // shared by all bags
-	classes          []sizeClass // bags for sizes above 1 MiB, by class id; id 0 means none
+	classes          []sizeClass // each has the bag of one size above 1 MiB; entry 0 is unused
 	firstUnusedClass uint32      // head of a free list of class ids, or 0
 }
 
@@ -57,7 +58,7 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	last := bag.count - 1
 	bag.count = last
 	if isInHeap || isSparse {
-		f.removeHeapKeyOrShrink(bag, slot)
+		f.finishRemoval(bag, slot)
 		return
 	}
 
@@ -68,10 +69,10 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	f.blocks[key&idMask].markFree(slot)
 }
 
-// removeHeapKeyOrShrink completes the removal of a key after the caller has decremented bag.count.
-// It halves the capacity of a bag that was less than a quarter full.
-func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
-	last := bag.count // slot of the last key
+// finishRemoval removes a key after the caller has decremented bag.count. It halves the capacity of
+// a bag that was less than a quarter full.
+func (f *freeBlocks) finishRemoval(bag *bag, slot uint32) {
+	last := bag.count
 	wasSparse := last+1 < bag.capacity/4
 	if slot < bag.heapCount {
 		f.removeFromHeap(bag, slot)
@@ -85,11 +86,11 @@ func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
 	}
 }
 
-// removeFromHeap fills the slot with the last key of the heap, and the gap after the heap with the
-// last key of the tail. The caller has decremented bag.count.
+// removeFromHeap moves the last key of the heap to slot, and the last key of the tail to the slot
+// after the heap. The caller has decremented bag.count.
 func (f *freeBlocks) removeFromHeap(bag *bag, slot uint32) {
-	bag.heapCount--
-	lastOfHeap, last := bag.heapCount, bag.count
+	lastOfHeap, last := bag.heapCount-1, bag.count // slots
+	bag.heapCount = lastOfHeap
 	if slot != lastOfHeap {
 		key := f.keys[bag.start+lastOfHeap]
 		isLowerThanParent := slot > 0 && key < f.keys[bag.start+parentOf(slot)]
@@ -129,7 +130,7 @@ func (f *freeBlocks) lowestInLargeBag(bag *bag) uint32 {
 	}
 
 	keys := f.keys[bag.start:][:bag.count]
-	lowestKey := keys[0] // root of the heap
+	lowestKey := keys[0] // root of the heap, if any
 	for slot := bag.heapCount; slot < uint32(len(keys)); slot++ {
 		lowestKey = min(lowestKey, keys[slot])
 	}
@@ -202,17 +203,17 @@ func (f *freeBlocks) resizeBag(bag *bag, capacity uint32) {
 	bag.start, bag.capacity = start, capacity
 }
 
-// firstUnusedArray returns the head of the free list for a capacity, which is a power of two.
-func firstUnusedArray(f *freeBlocks, capacity uint32) *uint32 {
+// unusedArraysOf returns the head of the free list for a capacity, which is a power of two.
+func unusedArraysOf(f *freeBlocks, capacity uint32) *uint32 {
 	return &f.unusedArrays[bits.TrailingZeros32(capacity)&31] // &31 avoids a bounds check
 }
 
 // allocArray returns the start of an array with undefined contents.
 func (f *freeBlocks) allocArray(capacity uint32) uint32 {
-	firstArray := firstUnusedArray(f, capacity)
-	start := *firstArray
+	head := unusedArraysOf(f, capacity)
+	start := *head
 	if start != 0 {
-		*firstArray = uint32(f.keys[start]) // the next unused array
+		*head = uint32(f.keys[start]) // the next unused array
 		return start
 	}
 
@@ -222,7 +223,7 @@ func (f *freeBlocks) allocArray(capacity uint32) uint32 {
 }
 
 func (f *freeBlocks) recycleArray(start, capacity uint32) {
-	firstArray := firstUnusedArray(f, capacity)
-	f.keys[start] = uint64(*firstArray)
-	*firstArray = start
+	head := unusedArraysOf(f, capacity)
+	f.keys[start] = uint64(*head)
+	*head = start
 }

@@ -1,15 +1,9 @@
 package alloc
 
-// Stream is the caller's name for a queue of device work. Ranks can use different names for a
-// stream, but its Core.Number is the same on all of them.
-type Stream int32
-
-// Handle identifies a block until the block is freed. It is never 0. A handle cannot recur before
-// 1<<32 blocks have been freed.
+// Handle identifies a block until the block is freed. It is never 0.
 type Handle uint64
 
-// makeHandle combines the id and the generation of a block record. Freeing the block changes the
-// generation.
+// makeHandle combines the id and the generation of a record. A free increments the generation.
 func makeHandle(id, generation uint32) Handle {
 	return Handle(generation)<<32 | Handle(id)
 }
@@ -25,56 +19,56 @@ type Block struct {
 // State is the state of a block.
 type State uint8
 
-// A freed block is free, parked or deferred.
+// The states of a block.
 const (
-	unusedRecord State = iota // also the state of sentinels and of placer.lastFreed
-	Free                      // its stream can allocate it
-	Live                      // allocated
-	Parked                    // freed, but pinned, or kept by Rebuild
-	Deferred                  // freed, but other streams may still use it
+	noState  State = iota // of unused records, sentinels and placer.lastFreed
+	Free                  // its stream can allocate it
+	Live                  // allocated and not freed
+	Parked                // not live, but pinned or kept by Rebuild
+	Deferred              // freed, but other streams may still use it
 )
 
 func (s State) String() string {
-	return [...]string{"unused record", "free", "live", "parked", "deferred"}[s]
+	return [...]string{"none", "free", "live", "parked", "deferred"}[s]
 }
 
-// Two words of a block record combine a number in the high 38 bits with an id in the low 26 bits.
+// block.positionAndRegion and block.unitsAndPrev hold an id in the low idBits.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
 	maxBlocks = 1 << idBits // also limits the number of regions
 )
 
-// maxPosition exceeds all positions, which count units of 512 bytes across all segments.
+// maxPosition is the highest end of a segment. Positions count units of 512 bytes across all
+// segments.
 const maxPosition = uint64(1) << (64 - idBits)
 
 // block is a record of 32 bytes, so that reading it costs at most one cache miss. The blocks of a
 // region (a part of a segment) form a circular list in order of position. The list ends with a
-// sentinel, which is a record without memory.
+// sentinel, a record without memory.
 type block struct {
 	positionAndRegion uint64 // position and region id
 	unitsAndPrev      uint64 // size in units and id of the previous block
 	next              uint32 // id of the next block in the region, or of the next unused record
-	generation        uint32 // number of freed blocks that used this record
-	// packed holds the state and hasRareFieldsBit in the low 4 bits. The high bits hold the requested
-	// bytes or, for a free block, the slot in its bag (see freeBlocks).
+	generation        uint32 // number of frees of blocks with this record
+	// packed holds the state and hasRareFieldsBit in the low 4 bits. The other bits hold a value: the
+	// requested bytes or, for a free block, the slot in its bag.
 	packed uint64
 }
 
 // The parts of block.packed.
 const (
 	stateMask        = 7
-	hasRareFieldsBit = 8 // the block has been pinned, used by another stream or kept by Rebuild
-	requestedShift   = 4
-	slotShift        = 4
+	hasRareFieldsBit = 8 // set once a field of rareFields has been set
+	valueShift       = 4
 )
 
 // rareFields holds the fields that most blocks do not need.
 type rareFields struct {
 	pins                       int32  // calls of Core.Pin minus calls of Core.Unpin
 	firstUse                   uint32 // first use by another stream, in useTable.uses, or 0
-	prevDeferred, nextDeferred uint32 // neighbors in the owner stream's list, or 0
-	isKept                     bool   // whether one Rebuild keeps the block allocated until the next
+	prevDeferred, nextDeferred uint32 // neighbors in the owner's list of deferred blocks, or 0
+	isKept                     bool   // the block stays allocated until the next Rebuild
 }
 
 func (b *block) position() uint64  { return b.positionAndRegion >> idBits }
@@ -87,16 +81,15 @@ func (b *block) state() State      { return State(b.packed & stateMask) }
 func (b *block) setState(s State)  { b.packed = b.packed&^stateMask | uint64(s) }
 
 // requested returns the requested size in bytes. The block must not be free.
-func (b *block) requested() int64 { return int64(b.packed >> requestedShift) }
+func (b *block) requested() int64 { return int64(b.packed >> valueShift) }
 
-// slot returns the index of the block's key in a bag. The block must be free.
-func (b *block) slot() uint32 { return uint32(b.packed >> slotShift) }
+// slot returns the index of the block's key in its bag. The block must be free.
+func (b *block) slot() uint32 { return uint32(b.packed >> valueShift) }
 
 // key combines the position with the id, so that keys sort by position.
 func (b *block) key(id uint32) uint64 { return b.positionAndRegion&^idMask | uint64(id) }
 
-// markFree makes a block free. slot is the index of the block's key in a bag.
-func (b *block) markFree(slot uint32) { b.packed = uint64(Free) | uint64(slot)<<slotShift }
+func (b *block) markFree(slot uint32) { b.packed = uint64(Free) | uint64(slot)<<valueShift }
 
 func (b *block) setRange(positionAndRegion, units uint64) {
 	b.positionAndRegion = positionAndRegion
@@ -105,12 +98,12 @@ func (b *block) setRange(positionAndRegion, units uint64) {
 
 // blockTable holds all records, by id.
 type blockTable struct {
-	blocks           []block
+	blocks           []block // entry 0 is unused
 	rareFields       []rareFields
 	firstUnusedBlock uint32 // head of a free list of record ids, or 0
 }
 
-// newBlock returns the id of an unused record. It can move all records, which invalidates pointers.
+// newBlock returns the id of an unused record. It can reallocate t.blocks and t.rareFields.
 func (t *blockTable) newBlock() uint32 {
 	if id := t.firstUnusedBlock; id != 0 {
 		t.firstUnusedBlock = t.blocks[id].next
@@ -122,9 +115,9 @@ func (t *blockTable) newBlock() uint32 {
 	return uint32(len(t.blocks) - 1)
 }
 
-// dropBlock keeps the generation of the record, so that old handles remain invalid.
+// dropBlock recycles a record, but keeps its generation, so that old handles remain invalid.
 func (t *blockTable) dropBlock(b *block, id uint32) {
-	b.packed = uint64(unusedRecord)
+	b.packed = uint64(noState)
 	b.next = t.firstUnusedBlock
 	t.firstUnusedBlock = id
 }
@@ -136,13 +129,14 @@ func (t *blockTable) resolveHandle(h Handle) (uint32, error) {
 		return 0, ErrForeign
 	}
 
-	aheadBy := int32(generation - t.blocks[id].generation) // correct after a wraparound
-	if aheadBy < 0 {
+	b := &t.blocks[id]
+	isOlder := int32(generation-b.generation) < 0 // correct after a wraparound
+	if isOlder {
 		return 0, ErrFreed
 	}
 
-	isAllocated := t.blocks[id].state() >= Live // live, parked or deferred
-	if aheadBy > 0 || !isAllocated {
+	isAllocated := b.state() >= Live // live, parked or deferred
+	if generation != b.generation || !isAllocated {
 		return 0, ErrForeign // this Core has never issued such a handle
 	}
 

@@ -15,11 +15,11 @@ const unitShift = 9 // log2 of Unit
 // MaxSize is the maximum size of a request or segment: 64 TiB.
 const MaxSize = int64(1) << 46
 
-// Policy breaks ties between free blocks of the best size.
+// Policy selects among free blocks of the same size.
 type Policy uint8
 
 const (
-	// CreationOrder selects the lowest offset in the oldest segment. Ranks with the same history
+	// CreationOrder selects the lowest offset in the oldest segment. After equal calls, all ranks
 	// select the same block.
 	CreationOrder Policy = iota
 	// AddressOrder selects the lowest address, like PyTorch up to 2.11. Ranks can diverge, because
@@ -53,14 +53,14 @@ const (
 
 // Sizes for Stepped, from PyTorch's c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h.
 const (
-	smallLimit   = 1 * mib
-	smallSegment = 2 * mib  // for requests up to smallLimit
-	largeSegment = 20 * mib // for requests above smallLimit and below largeLimit
-	largeLimit   = 10 * mib
-	largeStep    = 2 * mib // granularity of segments for other requests
+	maxSmallRequest = 1 * mib
+	minLargeRequest = 10 * mib
+	smallSegment    = 2 * mib
+	mediumSegment   = 20 * mib
+	largeStep       = 2 * mib // large segments are multiples
 )
 
-// Config configures a Core. Ranks place blocks identically only with equal Configs.
+// Config configures a Core. Its zero value is valid.
 type Config struct {
 	Policy Policy
 	Sizing Sizing
@@ -70,8 +70,8 @@ type Config struct {
 
 	// First is the size of the first segment in bytes, for Geometric sizing; 0 means 64 MiB.
 	First int64
-	// Granularity divides all segment sizes of Geometric sizing. It is a power of two in bytes; 0
-	// means 2 MiB.
+	// Granularity rounds up segment sizes of Geometric sizing. It is a power of two in bytes; 0 means
+	// 2 MiB.
 	Granularity int64
 }
 
@@ -103,10 +103,31 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the size of the largest segment that Capacity permits. It returns 0 if
-// the request does not fit, or if Sizing is Stepped, which has fixed sizes.
-func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
+func (c *Config) segmentSize(roundedBytes, mappedBytes int64) int64 {
+	if c.Sizing == Stepped {
+		switch {
+		case roundedBytes <= maxSmallRequest:
+			return smallSegment
+		case roundedBytes < minLargeRequest:
+			return mediumSegment
+		}
+
+		return roundUp(roundedBytes, largeStep)
+	}
+
+	preferred := roundUp(max(mappedBytes, c.First), c.Granularity)
+	return max(roundUp(roundedBytes, c.Granularity), min(preferred, MaxSize))
+}
+
+// limitSegment returns wantedBytes, or less if Capacity requires it. It returns 0 if the request
+// would not fit, or if Sizing is Stepped, whose segments cannot be smaller.
+func (c *Config) limitSegment(wantedBytes, requestBytes, mappedBytes int64) int64 {
+	hasNoLimit := c.Capacity == 0
 	availableBytes := c.Capacity - mappedBytes
+	if hasNoLimit || wantedBytes <= availableBytes {
+		return wantedBytes
+	}
+
 	segmentBytes := availableBytes &^ (c.Granularity - 1) // rounded down
 	if segmentBytes < requestBytes || c.Sizing == Stepped {
 		return 0
@@ -114,3 +135,25 @@ func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
 
 	return segmentBytes
 }
+
+// smallIndexBit returns 1 for a size that small segments serve: the id of a stream's small index is
+// odd.
+func (c *Config) smallIndexBit(roundedBytes int64) uint32 {
+	if c.Sizing == Stepped && roundedBytes <= maxSmallRequest {
+		return 1
+	}
+
+	return 0
+}
+
+func isSmallIndex(indexID uint32) bool { return indexID&1 != 0 }
+
+func (c *Config) shouldSplit(roundedBytes, remainder int64) bool {
+	if c.Sizing == Geometric || c.smallIndexBit(roundedBytes) == 1 {
+		return remainder >= Unit
+	}
+
+	return remainder > maxSmallRequest
+}
+
+func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }

@@ -120,7 +120,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 		}
 	}
 
-	return Block{}, unusedRecord, c.newFreeError(h)
+	return Block{}, noState, c.newFreeError(h)
 }
 
 // newFreeError returns the error for a handle that does not identify a live block.
@@ -169,7 +169,7 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 	}
 
 	if err != nil {
-		return Block{}, unusedRecord, fmt.Errorf("unpinning a block: %w", err)
+		return Block{}, noState, fmt.Errorf("unpinning a block: %w", err)
 	}
 
 	view := c.blockView(id)
@@ -211,7 +211,7 @@ func (c *Core) Use(h Handle, stream Stream) error {
 	}
 
 	streamID := c.ensureStream(stream)
-	ownerID := c.indexIDOf(&c.blocks[id]) / 2 // each stream has two indexes
+	ownerID := streamIDOf(c.indexIDOf(&c.blocks[id]))
 	if streamID == ownerID {
 		return nil
 	}

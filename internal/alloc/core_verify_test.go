@@ -113,7 +113,7 @@ func (a *audit) verifyRegion(regionID uint32, position uint64) (uint64, error) {
 	}
 
 	sentinel := &a.blocks[region.sentinel]
-	if sentinel.prev() != prev || sentinel.units() != 0 || sentinel.state() != unusedRecord {
+	if sentinel.prev() != prev || sentinel.units() != 0 || sentinel.state() != noState {
 		return position, fmt.Errorf("sentinel %d is %+v, want last block %d", region.sentinel, *sentinel,
 			prev)
 	}
@@ -234,12 +234,12 @@ func (a *audit) verifyQueue(n uint32) error {
 			return fmt.Errorf("block %d has an invalid queue entry", id)
 		}
 
-		if now := a.uses[e.firstUse].sequence; now <= last {
+		if now := a.uses[e.firstUse].deferral; now <= last {
 			return fmt.Errorf("deferral %d follows deferral %d", now, last)
 		}
 
 		delete(a.queued, id)
-		prev, last = id, a.uses[e.firstUse].sequence
+		prev, last = id, a.uses[e.firstUse].deferral
 	}
 
 	if a.streams[n].lastDeferred != prev {
@@ -319,7 +319,7 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 			c.classes[c.findClass(c.indexes[0], c.blocks[free].units())].units--
 		}, "does not belong here"},
 		{"a slot of another block", func(c *Core, _, free uint32) {
-			c.blocks[free].packed += 1 << slotShift
+			c.blocks[free].packed += 1 << valueShift
 		}, "has slot 1"},
 		{"a stale key", func(c *Core, _, free uint32) {
 			b := &c.blocks[free]

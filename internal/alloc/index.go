@@ -135,7 +135,7 @@ func (f *freeBlocks) insertBlock(index *sizeIndex, b *block, id uint32, units ui
 
 	bag.count = slot + 1
 	f.keys[bag.start+slot] = b.key(id)
-	b.packed = uint64(Free) | uint64(slot)<<slotShift
+	b.packed = uint64(Free) | uint64(slot)<<valueShift
 }
 
 // removeBlock contains a copy of removeKey's common case, for speed.
@@ -151,7 +151,7 @@ func (f *freeBlocks) removeBlock(index *sizeIndex, b *block, units uint64) {
 	bag.count = last
 	index.clearBinIfEmpty(uint(bin), last)
 	if slot < bag.heapCount || last+1 < bag.capacity/4 {
-		f.removeHeapKeyOrShrink(bag, slot)
+		f.finishRemoval(bag, slot)
 		return
 	}
 
@@ -159,7 +159,7 @@ func (f *freeBlocks) removeBlock(index *sizeIndex, b *block, units uint64) {
 	key := keys[bag.start+last]
 	keys[bag.start+slot] = key
 	keys[bag.start+last] = noKey
-	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
+	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<valueShift
 }
 
 func (f *freeBlocks) removeLargeBlock(index *sizeIndex, b *block, units uint64) {

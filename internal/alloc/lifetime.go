@@ -5,21 +5,20 @@ import (
 	"slices"
 )
 
-// lifetimes decides when freed memory can be allocated again. Suppose that stream 1 owns a block
-// and the program frees it while stream 2 may still use it. deferBlock then asks the caller to
-// record an event on stream 2. The block becomes free once stream 2 is complete, or earlier if
-// stream 1 needs memory: stream 1 then waits for the event on the device.
+// lifetimes decides when freed memory can be allocated again. Suppose that stream 1 owns a block,
+// and the program frees it while stream 2 may still use it. The block is deferred: the caller
+// records an event on stream 2. The block becomes free once the event is complete. If stream 1
+// needs memory earlier, the device makes it wait for the event.
 type lifetimes struct {
 	placer
 	streamTable
 	useTable
 	reports
 	deferralCount    uint64   // number of blocks deferred so far
-	deferringStreams []uint32 // result of streamsWithDeferrals, reused by each call
+	deferringStreams []uint32 // buffer of streamsWithDeferrals
 }
 
-// prepareFree clears the reports of the previous call and merges the last freed block, if any, with
-// its neighbors.
+// prepareFree clears the reports and merges lastFreed, both from earlier calls.
 func (l *lifetimes) prepareFree() {
 	if l.reports.hasEntries {
 		l.reports.clear()
@@ -30,12 +29,10 @@ func (l *lifetimes) prepareFree() {
 	}
 }
 
-// freeOrPark parks a live block that is pinned or kept, and frees or defers any other live block.
-// It returns the new state.
+// freeOrPark ends the allocation of a live block and returns its new state.
 func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	fields := &l.rareFields[id]
-	staysAllocated := fields.pins > 0 || fields.isKept
-	if staysAllocated {
+	if fields.pins > 0 || fields.isKept {
 		b.setState(Parked)
 		l.counts.parkedBytes += b.size()
 		return Parked
@@ -63,7 +60,7 @@ func (l *lifetimes) deferBlock(id uint32) {
 	b := &l.blocks[id]
 	for useID := l.rareFields[id].firstUse; useID != 0; useID = l.uses[useID].next {
 		u := &l.uses[useID]
-		u.sequence = l.deferralCount
+		u.deferral = l.deferralCount
 		point := StreamPoint{Deferral: l.deferralCount, Stream: l.streams[u.streamID].name}
 		l.reports.toRecord = append(l.reports.toRecord, point)
 	}
@@ -73,51 +70,42 @@ func (l *lifetimes) deferBlock(id uint32) {
 	l.counts.deferredBytes += b.size()
 }
 
-// endDeferral ends a stream's use of a deferred block, and frees the block if no use remains. It
-// ignores blocks deferred after lastDeferral, which later work of the stream may still use.
+// endDeferral ends a stream's use of a block, unless the block was deferred after lastDeferral. It
+// frees the block if no use remains.
 func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	fields := &l.rareFields[id]
-	isRemoved := l.removeUse(fields, streamID, lastDeferral)
-	isUnused := fields.firstUse == 0
-	if isRemoved && isUnused {
-		l.reportReturned(id)
+	isRemoved := l.removeDeferredUse(fields, streamID, lastDeferral)
+	hasUses := fields.firstUse != 0
+	if isRemoved && !hasUses {
 		l.freeDeferred(id)
 	}
 }
 
-// freeAndReportWaits frees a deferred block before its uses are complete. It reports the events
-// that the next user of the memory must wait for.
+// freeAndReportWaits frees a deferred block before its uses are complete, and reports their events.
 func (l *lifetimes) freeAndReportWaits(id uint32) {
 	fields := &l.rareFields[id]
 	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
 		u := &l.uses[useID]
-		point := StreamPoint{Deferral: u.sequence, Stream: l.streams[u.streamID].name}
+		point := StreamPoint{Deferral: u.deferral, Stream: l.streams[u.streamID].name}
 		l.reports.waits = append(l.reports.waits, point)
 	}
 
 	l.removeUses(fields)
-	l.reportReturned(id)
 	l.freeDeferred(id)
-}
-
-// reportReturned must precede makeFree, which can drop the block's record.
-func (l *lifetimes) reportReturned(id uint32) {
-	l.reports.hasEntries = true
-	region := l.regionOf(&l.blocks[id])
-	returned := ReturnedBlock{Block: l.blockView(id), Owner: region.owner}
-	l.reports.returned = append(l.reports.returned, returned)
 }
 
 func (l *lifetimes) freeDeferred(id uint32) {
 	b := &l.blocks[id]
+	returned := ReturnedBlock{Block: l.blockView(id), Owner: l.regionOf(b).owner}
+	l.reports.hasEntries = true
+	l.reports.returned = append(l.reports.returned, returned)
 	l.removeDeferred(id)
 	l.counts.deferredBytes -= b.size()
-	l.makeFree(b, id)
+	l.makeFree(b, id) // can drop the record
 }
 
 func (l *lifetimes) ownerOf(b *block) *stream {
-	streamID := l.indexIDOf(b) / 2 // each stream has two indexes
-	return &l.streams[streamID]
+	return &l.streams[streamIDOf(l.indexIDOf(b))]
 }
 
 func (l *lifetimes) appendDeferred(id uint32) {
@@ -148,8 +136,8 @@ func (l *lifetimes) removeDeferred(id uint32) {
 	}
 }
 
-// streamsWithDeferrals returns the ids of the streams that own deferred blocks, sorted by stream
-// number. The result is valid until the next call.
+// streamsWithDeferrals returns the ids of the streams that own deferred blocks, sorted by Number.
+// The result is valid until the next call.
 func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	l.deferringStreams = l.deferringStreams[:0]
 	for id := range l.streams {
@@ -164,55 +152,44 @@ func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	return l.deferringStreams
 }
 
-// indexFor selects the stream of a request, and returns the id of the free-block index for the
-// request's size. roundedBytes is a multiple of Unit.
-func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
-	if stream != l.selectedStream {
-		l.selectStream(stream)
-	}
-
-	return l.selectedIndex + l.config.smallIndexBit(roundedBytes)
+// StreamPoint identifies an event at the end of a deferred block's use on a stream.
+type StreamPoint struct {
+	// Deferral numbers deferred blocks from 1 in the order of their Frees.
+	Deferral uint64
+	Stream   Stream
 }
 
-// selectStream caches the first index of a stream for the next request, and numbers a new stream.
-func (l *lifetimes) selectStream(stream Stream) {
-	streamID := l.ensureStream(stream)
-	l.assignNumber(streamID)
-	l.selectedStream = stream
-	l.selectedIndex = streamID * 2 // for large requests; the next index is for small ones
+// ReturnedBlock describes a deferred or parked block that has become free.
+type ReturnedBlock struct {
+	Block
+	Owner uint32 // stream that owned the block; see Number
 }
 
-func (l *lifetimes) ensureStream(stream Stream) uint32 {
-	streamID, isKnown := l.streamIDs[stream]
-	if !isKnown {
-		streamID = l.addStream(stream)
-		l.indexes = append(l.indexes, nil, nil) // for large and small requests; nil until needed
-	}
-
-	return streamID
+type reports struct {
+	hasEntries bool
+	toRecord   []StreamPoint
+	waits      []StreamPoint
+	returned   []ReturnedBlock
+	trimmed    []Segment
 }
 
-func (l *lifetimes) stateView(id uint32) View {
-	b := &l.blocks[id]
-	view := View{
-		Block:  l.blockView(id),
-		State:  b.state(),
-		Stream: l.ownerOf(b).name,
-		Pins:   l.rareFields[id].pins,
-	}
-	if b.state() == Free {
-		view.Handle = 0
-	}
-
-	return view
+func (r *reports) clear() {
+	r.hasEntries = false
+	r.toRecord, r.waits = r.toRecord[:0], r.waits[:0]
+	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
 }
 
-func (l *lifetimes) segmentView(ordinal int32) Segment {
-	s := &l.segments[ordinal]
-	return Segment{
-		Ordinal: ordinal,
-		Bytes:   s.bytes,
-		Address: s.address,
-		Stream:  l.nameOfIndex(s.indexID),
-	}
-}
+// HasReports reports whether one of the lists below has entries for the latest call. The lists are
+// valid until the next change of the Core.
+func (r *reports) HasReports() bool { return r.hasEntries }
+
+// EventsToRecord lists events that the caller must record, because the latest call deferred a
+// block.
+func (r *reports) EventsToRecord() []StreamPoint { return r.toRecord }
+
+// Waits lists events for which the stream of the latest Alloc must wait, on the device, before it
+// uses a block from this or a later Alloc.
+func (r *reports) Waits() []StreamPoint { return r.waits }
+
+// ReturnedBlocks lists deferred and parked blocks in the order in which the latest call freed them.
+func (r *reports) ReturnedBlocks() []ReturnedBlock { return r.returned }

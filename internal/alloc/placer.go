@@ -3,9 +3,8 @@ package alloc
 import "fmt"
 
 // placer chooses free blocks for requests and counts memory. Each stream has two indexes of free
-// blocks, for large and small requests. The latest freed block stays outside an index, in
-// lastFreed, because the next Alloc often takes it back. Positions count units of 512 bytes across
-// all segments.
+// blocks, for large and small requests. The block of the latest Free is in no index, because the
+// next Alloc often takes it back. Positions count units of 512 bytes across all segments.
 type placer struct {
 	layout
 	config      Config
@@ -13,61 +12,27 @@ type placer struct {
 	arenaEnd    uint64 // position after the last segment
 	mappedBytes int64  // sum of all segment sizes
 	counts      counts
-	freeCount   uint64 // number of blocks freed so far; invalidateMarks also increases it
-	lastOwner   uint32 // number of the stream that owns the latest returned block
+	freeCount   uint64 // number of frees and Seizes so far
+	lastOwner   uint32 // see Core.Owner
 
-	// The latest Alloc, until another call resets lastAllocated.
+	// The latest Alloc. Later calls reset lastAllocated.
 	lastAllocated      uint32 // block id, or 0
 	lastAllocatedUnits uint64 // requested size
 	lastAllocatedIndex uint32 // index id for the request
 
-	// The latest Free, until the block is live again or in an index.
-	lastFreed            uint32 // block id, or 0
-	lastFreedIndex       uint32 // id of the index that the block will enter
-	isLastAllocatedFreed bool   // whether lastFreed was freed right after its Alloc
-	lastFreedNeighbors   neighborStates
+	// The latest Free. lastFreed is 0 once the block is live again or in an index.
+	lastFreed          uint32 // block id, or 0
+	lastFreedIndex     uint32 // id of the index that the block will enter
+	lastFreedNeighbors neighborStates
+	isFreedAfterAlloc  bool // lastFreed was freed right after its Alloc
 }
 
-// findBlock returns the best free block for a request, and its size. It also merges lastFreed into
-// an index. If this is the searched index, findBlock first searches without lastFreed, for speed,
-// and searches again if the merge may change the result.
-func (p *placer) findBlock(
-	index *sizeIndex, units uint64, indexID uint32,
-) (id uint32, foundUnits uint64) {
-	if p.lastFreed != 0 && p.lastFreedIndex != indexID {
-		p.mergeLastFreedInto(p.indexes[p.lastFreedIndex])
-	}
-
-	if index == nil { // the stream has no memory
-		return 0, 0
-	}
-
-	id, foundUnits = p.findInIndex(index, units)
-	if p.lastFreed == 0 {
-		return id, foundUnits
-	}
-
-	mergedUnits := p.mergeLastFreedInto(index)
-	b := &p.blocks[id]
-	// If a block is too small, the surplus wraps around to a huge number. With equal surpluses, the
-	// lower block is better.
-	mergedSurplus, foundSurplus := mergedUnits-units, foundUnits-units
-	canMergedBeBetter := mergedSurplus <= foundSurplus
-	// The merge can absorb the found block. Without a found block, id is 0, and record 0 is not Free.
-	isFoundGone := b.units() != foundUnits || b.state() != Free
-	if canMergedBeBetter || isFoundGone {
-		return p.findInIndex(index, units)
-	}
-
-	return id, foundUnits
-}
-
-// takeFront removes the first units of a free block from the index and returns the id of this front
-// part. The rest keeps id. If the block must not be split, takeFront removes all of it. foundUnits
-// is the size of the block.
+// takeFront removes the first units of a free block from the index and returns their new id. The
+// rest keeps the old id. A block that must not be split is removed as a whole. foundUnits is the
+// size of the block.
 func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64) uint32 {
 	restUnits := foundUnits - units
-	// Geometric sizing permits every split. Testing isGeometric first saves the call.
+	// Testing isGeometric first saves a call of shouldSplit, which would return true.
 	shouldSplit := restUnits > 0 && (p.isGeometric ||
 		p.config.shouldSplit(int64(units)<<unitShift, int64(restUnits)<<unitShift))
 	if !shouldSplit {
@@ -83,8 +48,8 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	p.linkAfter(frontBlock, b.prev(), frontID)
 	b.setPrev(frontID)
 	restPosition := b.positionAndRegion + units<<idBits // in the same region
-	isLarge := foundUnits > exactBins                   // only such blocks can be resized in place
-	if isLarge && p.tryResizeInPlace(index, b, id, restPosition, restUnits) {
+	canResize := foundUnits > exactBins                 // tryResizeInPlace requires this
+	if canResize && p.tryResizeInPlace(index, b, id, restPosition, restUnits) {
 		return frontID
 	}
 
@@ -97,12 +62,12 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 // makeLive allocates a block that is in no index.
 func (p *placer) makeLive(id uint32, requestedBytes int64) Block {
 	b := &p.blocks[id]
-	b.packed = uint64(Live) | uint64(requestedBytes)<<requestedShift
+	b.packed = uint64(Live) | uint64(requestedBytes)<<valueShift
 	region := p.regionOf(b)
 	view := region.blockView(b, id)
 	p.lastOwner = region.owner
 	if end := b.position() + b.units(); end > region.dirtyEnd {
-		region.dirtyEnd = end // queued work can use memory below dirtyEnd
+		region.dirtyEnd = end // queued work may use the memory below
 	}
 
 	p.counts.liveCount++
@@ -122,18 +87,18 @@ func (p *placer) makeFree(b *block, id uint32) {
 	p.mergeBlock(p.indexes[p.indexIDOf(b)], b, id, p.neighborStates(b))
 }
 
-// invalidateHandle ends an allocation and subtracts it from the counts. The caller must then add
-// the block to an index or store it in lastFreed.
+// invalidateHandle ends an allocation. The caller must then add the block to an index or store it
+// in lastFreed.
 func (p *placer) invalidateHandle(b *block) {
 	p.counts.usedBytes -= b.size()
 	p.counts.requestedBytes -= b.requested()
 	p.freeCount++
-	b.generation++ // part of the handle
-	b.packed = uint64(unusedRecord)
+	b.generation++
+	b.packed = uint64(noState)
 }
 
-// tryReserve reserves the first units of the best free block, so that no other stream takes them.
-// It returns false if no block is large enough.
+// tryReserve reserves the first units of the best free block for its stream. It returns false if no
+// block is large enough.
 func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	id, _ := p.findBlock(p.indexes[indexID], units, indexID)
 	if id == 0 {
@@ -145,8 +110,7 @@ func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	return true
 }
 
-// newOutOfMemoryError reports the free memory of a stream. indexID is one of the stream's two
-// indexes.
+// newOutOfMemoryError reports the free memory of the stream to which an index belongs.
 func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	e := &OutOfMemoryError{Requested: size, Capacity: p.config.Capacity}
 	largeIndex, smallIndex := indexID&^1, indexID|1
@@ -160,9 +124,9 @@ func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	return e
 }
 
-// segmentBase returns the position of a new segment: the end of the last one with CreationOrder, or
-// the address in units with AddressOrder.
-func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
+// placeSegment returns the position of a new segment: the end of the last one with CreationOrder,
+// or the address in units with AddressOrder.
+func (p *placer) placeSegment(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
 	const newBlocks, newRegions = 2, 1 // a free block, a sentinel, and their region
 	hasBlockIDs := len(p.blocks)+newBlocks <= maxBlocks
@@ -182,8 +146,8 @@ func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	return address >> unitShift, nil
 }
 
-// createRegion creates a region, which is a part of a segment that belongs to one stream. The
-// region has one free block. owner is the stream's number.
+// createRegion creates a region (a part of a segment that belongs to one stream) with one free
+// block. owner is the number of the stream.
 func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
 	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
 	p.regions[regionID] = region{
@@ -199,12 +163,12 @@ func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal
 		p.indexes[indexID] = new(sizeIndex)
 	}
 
-	// The block and the sentinel, a record without memory, form a circular list.
+	// The block and the sentinel form a circular list.
 	b, sentinel := &p.blocks[blockID], &p.blocks[sentinelID]
 	b.positionAndRegion = base<<idBits | uint64(regionID)
 	b.unitsAndPrev = units<<idBits | uint64(sentinelID)
 	b.next = sentinelID
-	sentinel.packed = uint64(unusedRecord)
+	sentinel.packed = uint64(noState)
 	sentinel.unitsAndPrev = uint64(blockID) // 0 units
 	sentinel.next = blockID
 	p.insertBlock(p.indexes[indexID], b, blockID, units)
@@ -213,7 +177,7 @@ func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal
 
 func (p *placer) isSegmentFree(s *segment) bool {
 	for regionID := s.firstRegion; regionID != 0; regionID = p.regions[regionID].next {
-		if _, isFree := p.firstBlock(regionID); !isFree {
+		if _, isRegionFree := p.firstBlock(regionID); !isRegionFree {
 			return false
 		}
 	}
@@ -221,7 +185,7 @@ func (p *placer) isSegmentFree(s *segment) bool {
 	return true
 }
 
-// dropRegions drops a region and all later regions of the segment. Each must be one free block.
+// dropRegions drops a region and all later regions of the segment. Their memory must be free.
 func (p *placer) dropRegions(regionID uint32) {
 	for regionID != 0 {
 		region := p.regions[regionID] // copy, because dropRegion clears the record

@@ -107,7 +107,7 @@ func (r *rebuilder) heldBlocksOf(ordinal int32) (held []heldRecord) {
 		b := &p.blocks[id]
 		if b.state() == Live || b.state() == Parked && p.rareFields[id].pins > 0 {
 			held = append(held, heldRecord{
-				id, p.indexIDOf(b) / 2, b.state() == Live,
+				id, streamIDOf(p.indexIDOf(b)), b.state() == Live,
 				fullRange(p.blockView(id), r.oldFullRanges),
 			})
 		}
@@ -177,7 +177,7 @@ func (r *rebuilder) addRegion(ordinal int32, streamID uint32) uint32 {
 
 	// An empty list: the sentinel is its own neighbor, and has no units.
 	sentinel := &p.blocks[sentinelID]
-	sentinel.packed = uint64(unusedRecord)
+	sentinel.packed = uint64(noState)
 	sentinel.unitsAndPrev = uint64(sentinelID)
 	sentinel.next = sentinelID
 	return regionID

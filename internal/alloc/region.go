@@ -97,17 +97,17 @@ func (l *layout) usedEnd(regionID uint32) uint64 {
 	return last.position() + last.units()
 }
 
-// In firstBlock, isFree is set if the block is free and covers the region.
-func (l *layout) firstBlock(regionID uint32) (id uint32, isFree bool) {
+// firstBlock also reports whether the region is one free block.
+func (l *layout) firstBlock(regionID uint32) (id uint32, isRegionFree bool) {
 	sentinel := &l.blocks[l.regions[regionID].sentinel]
 	id = sentinel.next
 	return id, id == sentinel.prev() && l.blocks[id].state() == Free
 }
 
 // markClean requires that the stream's queued work is complete.
-func (l *layout) markClean(stream uint32) {
+func (l *layout) markClean(streamID uint32) {
 	for r := range l.regions {
-		if region := &l.regions[r]; region.sentinel != 0 && region.indexID/2 == stream {
+		if region := &l.regions[r]; region.sentinel != 0 && streamIDOf(region.indexID) == streamID {
 			region.dirtyEnd = max(l.usedEnd(uint32(r)), region.reservedEnd)
 		}
 	}
@@ -225,7 +225,7 @@ func (l *layout) splitRegion(regionID uint32, position uint64) uint32 {
 
 	lowerSentinel, b := &l.blocks[lower.sentinel], &l.blocks[first]
 	last, before := lowerSentinel.prev(), b.prev()
-	l.blocks[upperSentinel].packed = uint64(unusedRecord)
+	l.blocks[upperSentinel].packed = uint64(noState)
 	l.blocks[upperSentinel].unitsAndPrev = uint64(last)
 	l.blocks[upperSentinel].next = first
 	l.blocks[last].next = upperSentinel
@@ -310,7 +310,7 @@ func (l *layout) mergeNext(index *sizeIndex, id uint32) {
 	}
 
 	l.removeBlock(index, b, b.units())
-	b.packed = uint64(unusedRecord)
+	b.packed = uint64(noState)
 	l.mergeBlock(index, b, id, neighborStates{isNextFree: true})
 }
 

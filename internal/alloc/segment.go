@@ -15,16 +15,16 @@ type Segment struct {
 
 // segment is the record of a segment. Records of removed segments stay, with 0 bytes.
 type segment struct {
-	base        uint64 // position of the first unit; see placer.segmentBase
+	base        uint64 // position of the first unit; see placer.placeSegment
 	bytes       int64
 	address     uint64
 	indexID     uint32 // id of the free-block index for which the segment was mapped
 	firstRegion uint32 // head of the list of regions, each owned by one stream
-	isRetired   bool   // set by Rebuild: the segment serves no more requests
+	isRetired   bool   // set by Rebuild; a retired segment serves no more requests
 }
 
-// AddSegment adds the segment that growth requested, which the caller has mapped at address, and
-// returns its ordinal. The address affects placement only with AddressOrder.
+// AddSegment adds the segment that the caller has mapped for growth, and returns its ordinal. The
+// address affects placement only with AddressOrder.
 //
 // Errors: ErrSize, ErrAddress, *OutOfMemoryError if Capacity would be exceeded, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
@@ -32,19 +32,19 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	c.reports.clear()
 	bytes, indexID := growth.Bytes, growth.indexID
 	ordinal := int32(len(c.segments))
-	minBytes := max(1, growth.minBytes)
-	isSizeValid := bytes >= minBytes && bytes <= MaxSize && bytes%Unit == 0
-	isIndexValid := int(indexID) < len(c.indexes) // another Core's Growth can have a higher one
-	if !isSizeValid || !isIndexValid {
+	isLargeEnough := bytes > 0 && bytes >= growth.minBytes
+	isOfOtherCore := int(indexID) >= len(c.indexes)
+	if !isLargeEnough || bytes > MaxSize || bytes%Unit != 0 || isOfOtherCore {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
 
-	limit := c.config.Capacity // 0 means no limit
-	if limit > 0 && bytes > limit-c.mappedBytes {
+	limit := c.config.Capacity
+	hasLimit := limit > 0
+	if hasLimit && bytes > limit-c.mappedBytes {
 		return 0, c.newOutOfMemoryError(bytes, indexID)
 	}
 
-	base, err := c.segmentBase(bytes, address)
+	base, err := c.placeSegment(bytes, address)
 	if err != nil {
 		return 0, err
 	}
@@ -87,6 +87,21 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	}
 }
 
+func (l *lifetimes) stateView(id uint32) View {
+	b := &l.blocks[id]
+	view := View{
+		Block:  l.blockView(id),
+		State:  b.state(),
+		Stream: l.ownerOf(b).name,
+		Pins:   l.rareFields[id].pins,
+	}
+	if b.state() == Free {
+		view.Handle = 0
+	}
+
+	return view
+}
+
 // Trim removes segments without allocated blocks, newest first, but leaves at least minMappedBytes
 // mapped. The caller must unmap the returned segments. The slice is valid until the next change of
 // the Core.
@@ -106,18 +121,28 @@ func (c *Core) Trim(minMappedBytes int64) []Segment {
 		c.dropRegions(s.firstRegion)
 		c.mappedBytes -= s.bytes
 		c.counts.segmentCount--
-		*s = segment{indexID: s.indexID}
+		*s = segment{}
 	}
 
 	return c.reports.trimmed
 }
 
-// Inventory lists all segments and all live or pinned blocks, for CommonLayout. It returns
-// ErrDeferred if the Core has deferred blocks.
+func (l *lifetimes) segmentView(ordinal int32) Segment {
+	s := &l.segments[ordinal]
+	return Segment{
+		Ordinal: ordinal,
+		Bytes:   s.bytes,
+		Address: s.address,
+		Stream:  l.nameOfIndex(s.indexID),
+	}
+}
+
+// Inventory lists all segments and all live or pinned blocks. It returns ErrDeferred if the Core
+// has deferred blocks.
 func (c *Core) Inventory() (Inventory, error) {
 	c.mergeLastFreed()
 	var inventory Inventory
-	streamNumbers := map[Stream]uint32{0: 0} // for HeldBlock.Stream
+	streamNumbers := map[Stream]uint32{0: 0} // see HeldBlock.Stream
 	for ordinal := range c.segments {
 		extent := c.segments[ordinal].extent()
 		inventory.Segments = append(inventory.Segments, extent)
@@ -142,7 +167,7 @@ func (c *Core) Inventory() (Inventory, error) {
 
 func (c *Core) heldBlock(v View, streamNumbers map[Stream]uint32) HeldBlock {
 	held := HeldBlock{
-		Range:  fullRange(v.Block, c.fullRanges), // undoes shortening by Rebuild
+		Range:  fullRange(v.Block, c.fullRanges),
 		Live:   v.State == Live,
 		Pinned: v.Pins > 0,
 	}
@@ -171,15 +196,12 @@ func ensureNumber(numbers map[Stream]uint32, stream Stream) uint32 {
 	return number
 }
 
-// Rebuild adopts the Arrangement that CommonLayout returned. Live and pinned blocks keep their
-// positions and handles. Before the call, wait for each stream and call StreamCompleted.
+// Rebuild adopts the result of CommonLayout. Live and pinned blocks keep their positions and
+// handles. Before the call, wait for each stream and call StreamCompleted.
 //
-// Each span of 2 MiB then belongs to the stream of its live blocks, or to stream 0 if it has no
-// live block. All streams can take free memory of stream 0 without waiting, unless a parked block
-// follows it. Streams get new numbers.
-//
-// The Arrangement retires segments that the ranks do not share. Rebuild returns those that contain
-// no block, and the caller must unmap them.
+// Each span of 2 MiB becomes memory of the stream of its live blocks, or of stream 0 if it has no
+// live block. Streams get new numbers. The caller must unmap the returned segments, which are
+// retired and contain no block.
 //
 // Rebuild returns ErrDeferred, and changes nothing, if the Core has deferred blocks.
 func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
@@ -204,7 +226,7 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 		switch r.rebuildSegment(int32(ordinal), extent, held[ordinal]) {
 		case segmentAbsent, segmentUsable:
 		case segmentRetired:
-			c.hasKeptMemory = true // blocks keep the segment mapped
+			c.hasKeptMemory = true
 		case segmentEmpty:
 			unusedSegments = append(unusedSegments, c.segmentView(int32(ordinal)))
 			c.segments[ordinal] = segment{}

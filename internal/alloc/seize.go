@@ -3,13 +3,13 @@ package alloc
 // gap is a range of free memory in a segment, for Core.Seize. A gap can span several regions, which
 // are parts of a segment that belong to different streams.
 type gap struct {
-	regionID   uint32 // a region at or before start; 0 if there is no gap
+	regionID   uint32 // region of start or an earlier one; 0 if there is no gap
 	start, end uint64 // positions in units of 512 bytes
 }
 
-// smallestGap finds the smallest gap that is large enough, and returns its last units, or the zero
-// gap. The result can exceed units, because it starts at a multiple of 2 MiB, as all regions do.
-// canTakeFrom reports whether the memory of a free-block index can be taken.
+// smallestGap finds the smallest gap of at least the given units. It returns the shortest end part
+// of this gap that is large enough and starts at a multiple of 2 MiB, or the zero gap. canTakeFrom
+// reports whether the memory of a free-block index can be taken.
 func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool) gap {
 	smallest, smallestUnits := gap{}, ^uint64(0)
 	for i := range l.segments {
@@ -17,7 +17,7 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 		segmentEnd := s.base + uint64(s.bytes)>>unitShift
 		for _, candidate := range l.gaps(s.firstRegion, canTakeFrom) {
 			if candidate.end < segmentEnd {
-				// Round down: only the last region of a segment can end between multiples of 2 MiB.
+				// Round down, because only the last region of a segment may end elsewhere.
 				candidate.end -= (candidate.end - s.base) % spanUnits
 			}
 
@@ -36,24 +36,26 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 
 // gaps returns the gaps of a segment, without reserved memory, in order of position.
 func (l *layout) gaps(firstRegion uint32, canTakeFrom func(indexID uint32) bool) (gaps []gap) {
-	isAdjacent := false // whether the latest gap ends where the current block begins
 	for regionID := firstRegion; regionID != 0; regionID = l.regions[regionID].next {
 		region := &l.regions[regionID]
-		isAllowed := canTakeFrom(region.indexID)
+		if !canTakeFrom(region.indexID) {
+			continue
+		}
+
 		for id := l.blocks[region.sentinel].next; id != region.sentinel; id = l.blocks[id].next {
 			b := &l.blocks[id]
 			start := max(b.position(), region.reservedEnd)
 			end := b.position() + b.units()
-			isTakable := isAllowed && b.state() == Free && start < end
-			isContinued := isAdjacent && start == b.position()
-			switch {
-			case !isTakable:
-				isAdjacent = false
-			case isContinued:
-				gaps[len(gaps)-1].end = end
-			default:
+			isTakable := b.state() == Free && start < end
+			if !isTakable {
+				continue
+			}
+
+			last := len(gaps) - 1
+			if last >= 0 && gaps[last].end == start {
+				gaps[last].end = end
+			} else {
 				gaps = append(gaps, gap{regionID: regionID, start: start, end: end})
-				isAdjacent = true
 			}
 		}
 	}
@@ -61,7 +63,7 @@ func (l *layout) gaps(firstRegion uint32, canTakeFrom func(indexID uint32) bool)
 	return gaps
 }
 
-// otherIndexesOf returns the index ids of the regions that a gap spans, except indexID.
+// otherIndexesOf returns the index id of each region that a gap spans, except indexID.
 func (l *layout) otherIndexesOf(g gap, indexID uint32) (others []uint32) {
 	for regionID := g.regionID; regionID != 0; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)
@@ -78,10 +80,9 @@ func (l *layout) otherIndexesOf(g gap, indexID uint32) (others []uint32) {
 	return others
 }
 
-// transferGap moves the memory of a gap to a stream's index. owner is the number of this stream.
-// The memory becomes dirty, so that no other stream takes it before this stream uses it.
+// transferGap moves a gap to a stream's index, as dirty memory. owner is the number of the stream.
 func (l *layout) transferGap(g gap, indexID, owner uint32) {
-	start := g.start // of the remaining memory
+	start := g.start
 	for regionID := g.regionID; start < g.end; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)
 		if end <= start {

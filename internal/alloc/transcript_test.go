@@ -251,7 +251,7 @@ func (s *transcript) paint(cells []byte, g Segment) {
 			mark = 'a' + letter
 		case Parked:
 			mark = '#'
-		case unusedRecord, Free:
+		case noState, Free:
 		}
 
 		if v.State != Free {
