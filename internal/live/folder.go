@@ -22,12 +22,12 @@ import (
 //
 // The socket of a killed rank stays, but refuses connections.
 
-// Root returns the folder with one folder for each of this user's jobs on this machine.
+// Root returns the folder that contains the folders of this user's jobs on this machine.
 func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
 
-// Jobs lists the folders of the jobs in root, which is a result of Root and need not exist.
+// Jobs lists the folders of the jobs in root, or none if root does not exist. See Root.
 func Jobs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -48,8 +48,7 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder ensures that a folder exists and that only this user can enter it. Otherwise,
-// another user could replace sockets.
+// createFolder ensures that a folder exists and that only this user can enter it.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -109,8 +108,8 @@ func Ranks(folder string) ([]int, error) {
 	return ranks, nil
 }
 
-// listenUnix creates the socket of a rank and replaces any socket of an earlier process. It renames
-// the new socket into place, so that other processes find a socket that accepts connections.
+// listenUnix creates the socket of a rank and replaces any socket of an earlier process. The socket
+// gets its final name only once it accepts connections.
 func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	path := socketPath(folder, rank)
 	if len(path) > maxSocketPath {
@@ -124,7 +123,7 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 		return nil, err
 	}
 
-	sys.CloseInForks(l)       // a child process would keep the socket alive
+	sys.CloseInForks(l)       // a forked process would keep the socket open
 	l.SetUnlinkOnClose(false) // Close would unlink temporaryPath
 	if err := os.Rename(temporaryPath, path); err != nil {
 		removeErr := os.Remove(temporaryPath)
@@ -135,7 +134,7 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes the folders of this user's jobs if all ranks have exited.
+// Sweep removes the folder of each of this user's jobs whose ranks have all exited.
 func Sweep() {
 	jobs, _ := Jobs(Root()) // nil after an error
 	for _, job := range jobs {
@@ -144,8 +143,8 @@ func Sweep() {
 			continue // the job may create its sockets soon
 		}
 
-		mayBeAlive := func(rank int) bool { return !isSocketDead(job, rank) }
-		if slices.ContainsFunc(ranks, mayBeAlive) {
+		isAlive := func(rank int) bool { return mayBeAlive(job, rank) }
+		if slices.ContainsFunc(ranks, isAlive) {
 			continue
 		}
 
@@ -157,14 +156,14 @@ func Sweep() {
 	}
 }
 
-// isSocketDead reports whether a socket refuses connections, because the process has exited.
-func isSocketDead(folder string, rank int) bool {
+// mayBeAlive returns false if the socket of a rank refuses connections: the process has exited.
+func mayBeAlive(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {
 		_ = c.Close()
 	}
 
-	return errors.Is(err, syscall.ECONNREFUSED)
+	return !errors.Is(err, syscall.ECONNREFUSED)
 }
 
 func removeFolderIfUnused(folder string) {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Limits for requests of Snapshots from other ranks on this machine.
+// Limits for requests to other ranks on this machine.
 const (
 	answerTimeout  = 3 * time.Second // for all ranks, requested concurrently
 	maxAnswerBytes = 16 << 20        // per rank
@@ -24,14 +24,16 @@ const (
 // ErrorEnded is the Snapshot.Error of a rank whose process has exited.
 const ErrorEnded = "its process has ended"
 
-// newMachine describes the given ranks. The first one serves the request.
-func newMachine(snapshots ...Snapshot) Machine {
+func newMachine() Machine {
 	host, _ := os.Hostname() // "" after an error
-	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: snapshots}
-	if len(snapshots) > 0 {
-		m.ServedBy = snapshots[0].Rank
-	}
+	return Machine{Version: Version, Time: time.Now().UTC(), Host: host}
+}
 
+// newMachineOf describes one rank, which serves the request.
+func newMachineOf(server Snapshot) Machine {
+	m := newMachine()
+	m.ServedBy = server.Rank
+	m.Ranks = []Snapshot{server}
 	return m
 }
 
@@ -44,7 +46,7 @@ func (s *Server) ownSnapshot(eventLimit int) Snapshot {
 
 // readMachine returns the states of the job's ranks on this machine.
 func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
-	m := newMachine(s.ownSnapshot(eventLimit))
+	m := newMachineOf(s.ownSnapshot(eventLimit))
 	otherRanks, _ := Ranks(s.folder) // none after an error
 	otherRanks = slices.DeleteFunc(otherRanks, func(rank int) bool { return rank == s.cfg.Rank })
 	others := readRanks(ctx, s.folder, otherRanks, eventLimit)
@@ -61,7 +63,7 @@ func Read(ctx context.Context, folder string) (Machine, error) {
 		return Machine{}, err
 	}
 
-	m := newMachine() // no rank serves this request, so ServedBy stays 0
+	m := newMachine() // served by no rank
 	m.Ranks = readRanks(ctx, folder, ranks, noEvents)
 	sortRanks(m.Ranks)
 	return m, nil
@@ -87,24 +89,29 @@ func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) 
 	return snapshots
 }
 
-// readRank returns the Snapshot of a rank, or only its fields Rank and Error if the rank does not
-// answer.
+// readRank returns only the fields Rank and Error if the rank does not answer.
 func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot {
 	s, err := requestSnapshot(ctx, folder, rank, eventLimit)
-	switch {
-	case err == nil:
-	case errors.Is(err, syscall.ECONNREFUSED):
-		s.Error = ErrorEnded
-	case errors.Is(err, context.DeadlineExceeded):
-		s.Error = fmt.Sprintf("no answer for %v: its process may be stopped", answerTimeout)
-	default:
-		s.Error = err.Error()
+	if err != nil {
+		s.Error = describeFailure(err)
 	}
 
 	s.Rank = rank
 	return s
 }
 
+func describeFailure(err error) string {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return ErrorEnded
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("no answer for %v: its process may be stopped", answerTimeout)
+	}
+
+	return err.Error()
+}
+
+// requestSnapshot requests a Machine with one rank from the socket of the rank.
 func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (Snapshot, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true, // the transport serves only one request

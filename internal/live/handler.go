@@ -14,13 +14,12 @@ import (
 )
 
 // Each rank serves its own state on a Unix socket. The lowest rank of a machine also serves the
-// states of all ranks on the machine over TCP. A program can serve the same from its own HTTP
-// server, with Handler.
+// states of all ranks on the machine over TCP. A program's own HTTP server can do so with Handler.
 
 // URL paths.
 const (
 	jsonPath    = "/debug/symmem"
-	alivePath   = "/debug/symmem/alive" // the connection stays open; see holdConnection
+	alivePath   = "/debug/symmem/alive" // see holdConnection
 	metricsPath = "/metrics"
 	statusPath  = "/status"
 	dataPath    = "/data.bin" // binary data for the page at "/"
@@ -38,10 +37,10 @@ const (
 func newMux(read machineReader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		writeEmptyPage(w)
+		writeShell(w)
 	})
 	mux.HandleFunc("GET "+dataPath, func(w http.ResponseWriter, r *http.Request) {
-		writeData(w, r, read(r.Context(), pageEvents))
+		writeData(w, r, read(r.Context(), pageEventLimit))
 	})
 	mux.HandleFunc("GET "+statusPath, func(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, read(r.Context(), noEvents))
@@ -84,49 +83,55 @@ func (s *Server) Handler() http.Handler { return protect(newMux(s.readMachine)) 
 // or the Host of requests, so the caller must restrict access.
 func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
-		return newMachine(snapshot(eventLimit))
+		return newMachineOf(snapshot(eventLimit))
 	}
 	return protect(newMux(read))
 }
 
-// localHandler serves only this rank.
-func (s *Server) localHandler() http.Handler {
+// socketHandler serves only this rank.
+func (s *Server) socketHandler() http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
-		return newMachine(s.ownSnapshot(eventLimit))
+		return newMachineOf(s.ownSnapshot(eventLimit))
 	}
 	mux := newMux(read)
 	mux.HandleFunc("GET "+alivePath, s.holdConnection)
 	return protect(mux)
 }
 
-// remoteHandler serves all ranks on this machine over TCP. Metrics are public. Other paths need the
-// token of the job, and a server that listens on a loopback address.
-func (s *Server) remoteHandler(isLoopback bool) http.Handler {
+// tcpHandler serves all ranks on this machine. Metrics are public. The other paths require the
+// token of the job and are served only on a loopback address.
+func (s *Server) tcpHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
 	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address) // "" after an error
 	return protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		isPublic := r.URL.Path == metricsPath
 		switch {
 		case !isAllowedHost(r.Host, configuredHost):
-			http.Error(w, "the URL's host is not a name of this machine: use its IP address",
+			http.Error(w, "the URL's host is not a name of this machine: use the machine's IP address",
 				http.StatusMisdirectedRequest)
 		case isPublic:
 			mux.ServeHTTP(w, r)
 		case !isLoopback:
 			http.Error(w, "this address serves only "+metricsPath+": for other pages, set SYMMEM_HTTP to "+
 				"an address of localhost, or use symmem status", http.StatusForbidden)
-		case s.authorizeOrRespond(w, r):
+		case s.hasToken(r):
 			mux.ServeHTTP(w, r)
+		case r.Method == http.MethodGet && s.isToken(r.URL.Query().Get("token")):
+			s.moveTokenToCookie(w, r)
+		default:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "the token of the job is missing or wrong: open the URL that symmem status prints",
+				http.StatusUnauthorized)
 		}
 	}))
 }
 
-// protect sets headers that forbid browsers from storing responses or embedding them in other
-// pages. It also rejects request bodies.
+// protect forbids browsers to store responses or to embed them in other pages. It also rejects
+// request bodies.
 func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		const maxBodyBytes = 0
-		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
+		const noBody = 0
+		r.Body = http.MaxBytesReader(w, r.Body, noBody)
 		header := w.Header()
 		header.Set("Cache-Control", "no-store")
 		header.Set("Content-Security-Policy",
@@ -146,7 +151,7 @@ func isAllowedHost(host, configuredHost string) bool {
 		host = hostWithoutPort
 	}
 
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]") // of an IPv6 address
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]") // for IPv6
 	if net.ParseIP(host) != nil {
 		return true
 	}
@@ -158,25 +163,6 @@ func isAllowedHost(host, configuredHost string) bool {
 		}
 	}
 
-	return false
-}
-
-// authorizeOrRespond returns true if a request contains the token of the job. Otherwise, it writes
-// a redirect or an error to w.
-func (s *Server) authorizeOrRespond(w http.ResponseWriter, r *http.Request) bool {
-	if s.hasToken(r) {
-		return true
-	}
-
-	isTokenInURL := s.isToken(r.URL.Query().Get("token"))
-	if isTokenInURL && r.Method == http.MethodGet {
-		s.moveTokenToCookie(w, r)
-		return false
-	}
-
-	w.Header().Set("WWW-Authenticate", "Bearer")
-	http.Error(w, "the token of the job is missing or wrong: open the URL that symmem status prints",
-		http.StatusUnauthorized)
 	return false
 }
 
@@ -192,7 +178,7 @@ func (s *Server) hasToken(r *http.Request) bool {
 	return err == nil && s.isToken(cookie.Value)
 }
 
-// moveTokenToCookie sets the cookie and redirects to the URL without the token.
+// moveTokenToCookie sets the cookie and redirects to the URL without its query.
 func (s *Server) moveTokenToCookie(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, &http.Cookie{
 		Name:     cookieName,
@@ -209,8 +195,8 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// holdConnection keeps a connection open until the client closes it. The client is another rank,
-// which notices the exit of this rank when the connection breaks.
+// holdConnection keeps a connection open until the client closes it. The client, another rank,
+// detects the exit of this rank when the connection breaks.
 func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	noDeadline := time.Time{}

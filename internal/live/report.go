@@ -13,14 +13,13 @@ import (
 	"symmem/internal/page"
 )
 
-// pageEvents is the number of latest events that the page shows for each pool.
-const pageEvents = 4096
+const pageEventLimit = 4096 // per pool
 
-// writeEmptyPage writes the page without data. A script on the page polls dataPath.
-func writeEmptyPage(w http.ResponseWriter) {
+// writeShell writes the page without data. A script on the page polls dataPath.
+func writeShell(w http.ResponseWriter) {
 	var text bytes.Buffer
-	source := strings.TrimPrefix(dataPath, "/") // relative to the page
-	if err := page.WriteShell(&text, "symmem", source); err != nil {
+	relativePath := strings.TrimPrefix(dataPath, "/")
+	if err := page.WriteShell(&text, "symmem", relativePath); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -58,14 +57,14 @@ type pageBuilder struct {
 }
 
 func buildPage(m *Machine) *page.Page {
-	eventsNote := fmt.Sprintf("The page shows the latest %d events of each pool. Blocks that were "+
-		"allocated before these events are shown only if they have been freed.", pageEvents)
-	callsNote := "Counts of calls include replays of graphs, which are not timed. " +
-		"The page /status shows the times of calls."
+	eventsNote := fmt.Sprintf("The page shows the latest %d events of each pool. An older block "+
+		"appears only if one of these events frees it.", pageEventLimit)
+	callsNote := "Counts of calls include calls in replays of graphs. The page /status shows the " +
+		"times of other calls."
 	pb := &pageBuilder{machine: m, page: &page.Page{
 		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host),
 		Live:  true,
-		Agree: true, // until addPools finds a difference
+		Agree: true, // unless the pools differ
 		Notes: []string{eventsNote, callsNote},
 	}}
 	for i := range m.Ranks {
@@ -126,7 +125,6 @@ func (pb *pageBuilder) addWait(index int, w *Wait) {
 	})
 }
 
-// addGroup adds the fault of a group, and its calls by path. A path is a way to execute a call.
 func (pb *pageBuilder) addGroup(index int, g *Group) {
 	if g.Fault != "" {
 		fault := page.Row{Ranks: []int{index}, Group: g.ID, Text: g.Fault}
@@ -134,7 +132,7 @@ func (pb *pageBuilder) addGroup(index int, g *Group) {
 	}
 
 	for i := range g.Calls {
-		c := &g.Calls[i] // one range of sizes; the row has the sum of all ranges
+		c := &g.Calls[i] // of one range of sizes
 		row := pb.ensurePathRow(g.ID, c.Operation, c.Path)
 		row.Calls[index] += int64(c.Calls)
 		row.Bytes[index] += int64(c.Bytes)
@@ -176,7 +174,7 @@ func (pb *pageBuilder) sortRows() {
 	})
 }
 
-// verdict describes the worst problem of the job. The waits must be sorted, longest first.
+// verdict describes the worst problem of the job. Pending must be sorted, oldest wait first.
 func (pb *pageBuilder) verdict() string {
 	silentCount := 0
 	for i := range pb.machine.Ranks {

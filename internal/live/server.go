@@ -125,7 +125,7 @@ func open(cfg Config) (*Server, error) {
 	}
 
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.local = newHTTPServer(s.localHandler())
+	s.local = newHTTPServer(s.socketHandler())
 	s.tasks.Go(func() {
 		_ = s.local.Serve(&limiter{Listener: listener, limit: maxLocalConns}) // returns after Close
 	})
@@ -274,7 +274,7 @@ func (s *Server) serveAddress() error {
 	at := listener.Addr().(*net.TCPAddr)
 	s.address.Store(at)
 	defer s.address.Store(nil)
-	server := newHTTPServer(s.remoteHandler(at.IP.IsLoopback()))
+	server := newHTTPServer(s.tcpHandler(at.IP.IsLoopback()))
 	defer context.AfterFunc(s.ctx, func() { _ = server.Close() })()
 	s.cfg.Log.Info("symmem: live view of the ranks of this machine", "rank", s.cfg.Rank,
 		"address", "http://"+at.String(), "token", filepath.Join(s.folder, tokenFile))

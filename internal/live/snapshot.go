@@ -25,9 +25,9 @@ type Snapshot struct {
 	Device  string    `json:"device"`            // description
 	GPU     int       `json:"gpu"`               // -1 for other devices
 	Library string    `json:"library,omitempty"` // version of the backend's library
-	Check   string    `json:"check"`             // level of consistency checks between ranks
-	Formula string    `json:"formula"`           // order in which reductions combine the ranks
-	Address string    `json:"address,omitempty"` // TCP address that the rank serves
+	Check   string    `json:"check"`             // level of consistency checks
+	Formula string    `json:"formula"`           // of reductions
+	Address string    `json:"address,omitempty"` // TCP address of its server, or empty
 	Waits   []Wait    `json:"waits"`             // oldest first
 	Groups  []Group   `json:"groups"`            // sorted by ID
 	Pools   []Pool    `json:"pools"`
@@ -38,40 +38,39 @@ type Wait struct {
 	Group    string         `json:"group"`
 	InCall   string         `json:"doing"` // such as "AllReduce 12 of group world"
 	Since    time.Time      `json:"since"`
-	Seconds  float64        `json:"seconds"`            // length of the wait so far
-	Ranks    []int          `json:"ranks"`              // awaited ranks, numbered in the job
-	Activity map[int]string `json:"activity,omitempty"` // what awaited ranks are doing, if known
+	Seconds  float64        `json:"seconds"`            // so far
+	Ranks    []int          `json:"ranks"`              // awaited ranks of the job
+	Activity map[int]string `json:"activity,omitempty"` // of awaited ranks, if known
 }
 
-// Group describes a group of ranks from the view of one of them. Ranks are numbered in the job.
+// Group describes a group from the view of one of its ranks. Ranks have their numbers in the job.
 type Group struct {
 	ID             string  `json:"id"`
-	Ranks          []int   `json:"ranks"`           // in group order
+	Ranks          []int   `json:"ranks"`           // by number in the group
 	State          string  `json:"state"`           // "open", "failing" (cause unknown) or "failed"
 	Fault          string  `json:"fault,omitempty"` // why the group has failed
 	TimeoutSeconds float64 `json:"timeout_seconds"` // limit of each wait for other ranks
 	Machines       int     `json:"machines"`
-	Windows        int     `json:"windows"`       // see Window
+	Windows        int     `json:"windows"`       // number of Windows
 	Registrations  uint64  `json:"registrations"` // number of calls that registered segments
-	Agreements     uint64  `json:"agreements"`    // comparisons of histories without a difference
-	// Paths counts collectives by path, which is the way to execute a call. It includes replays of
-	// CUDA graphs.
+	Agreements     uint64  `json:"agreements"`    // number of comparisons that found no difference
+	// Paths counts collectives by path, a way to execute them. It includes replays of CUDA graphs.
 	Paths    map[string]uint64 `json:"paths"`
 	Activity map[int]string    `json:"activity,omitempty"` // what other ranks are doing, if known
 	Calls    []Calls           `json:"calls"`
 }
 
-// Calls summarizes the calls of one operation on one path, with sizes from MinBytes to MaxBytes-1.
-// It excludes replays of CUDA graphs.
+// Calls summarizes the calls of one operation on one path, in one range of sizes. It excludes
+// replays of CUDA graphs.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`
 	MinBytes  int64  `json:"min_bytes"`
-	MaxBytes  int64  `json:"max_bytes"`
+	MaxBytes  int64  `json:"max_bytes"`     // exclusive
 	Calls     uint64 `json:"calls"`         // number of calls
 	Bytes     uint64 `json:"bytes"`         // sum of their sizes
 	Submit    Times  `json:"submit"`        // from a call to its return
-	Run       *Times `json:"run,omitempty"` // includes waits for other ranks; nil for messages
+	Run       *Times `json:"run,omitempty"` // includes waits for other ranks; nil for Send and Recv
 }
 
 // Times summarizes how long calls took.
@@ -83,19 +82,19 @@ type Times struct {
 	RecentBytes   int64   `json:"recent_bytes"`
 }
 
-// Pool describes a memory pool of a rank. Recent and Registered are empty in requests without
-// events.
+// Pool describes a memory pool of a rank. Recent and Registered are empty if no events were
+// requested.
 type Pool struct {
-	ID     uint64 `json:"id"`             // number of the pool in its Domain, from 0
+	ID     uint64 `json:"id"`             // number in the Domain, from 0
 	Domain string `json:"domain"`         // ID of the group that shares the pool, or empty
-	Busy   bool   `json:"busy,omitempty"` // whether a call used the pool, so that PoolStats is empty
+	Busy   bool   `json:"busy,omitempty"` // in use by a call, so that PoolStats is empty
 	PoolStats
 	First      uint64      `json:"first,omitempty"`  // number of events before Recent
 	Recent     []Placement `json:"recent,omitempty"` // latest events
 	Registered []Window    `json:"registered,omitempty"`
 }
 
-// Placement describes an event of a pool. It is an array to keep the JSON short.
+// Placement describes an event of a pool. An array keeps the JSON short.
 type Placement [6]int64
 
 // Indexes of a Placement.
@@ -122,7 +121,7 @@ type PoolStats struct {
 	HighWater   int64  `json:"high_water"`   // maximum of Used so far
 	Cached      int64  `json:"cached"`       // in free blocks
 	LargestFree int64  `json:"largest_free"` // size of the largest free block
-	Deferred    int64  `json:"deferred"`     // part of Used, freed while other streams may use it
+	Deferred    int64  `json:"deferred"`     // part of Used: freed, but other streams may use it
 	Pinned      int64  `json:"pinned"`       // part of Used, needed by CUDA graphs
 	Segments    int    `json:"segments"`
 	Windows     int    `json:"windows"` // registrations of segments with groups

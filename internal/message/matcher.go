@@ -10,8 +10,8 @@ const Any = -1
 
 // Matcher assigns messages to the receives of one rank. Receives with the same tag claim messages
 // in the order of Post. A receive from a given source claims the next message of this source, even
-// before the message arrives. A receive from Any waits for an arrival, and later receives wait with
-// it. Values of type R identify receives. The zero Matcher is ready to use.
+// if the message has not arrived. A receive from Any waits for a message, and the receives behind
+// it wait too. Values of type R identify receives. The zero Matcher is ready to use.
 type Matcher[R any] struct {
 	queues map[int]*queue[R] // by tag
 	claims []Claim[R]        // result of Post and Arrive, reused by each call
@@ -28,7 +28,7 @@ type Claim[R any] struct {
 type Arrival struct {
 	Source, Tag int
 	Number      uint64 // number of the message, from 1 for each source and tag
-	Segment     uint64 // number of earlier collectives of the source, or 0; see Matcher.Post
+	Segment     uint64 // number of earlier collectives, or 0 if collectives do not order messages
 }
 
 // queue holds the receives and messages with one tag.
@@ -36,7 +36,7 @@ type queue[R any] struct {
 	claimedCounts   map[int]uint64         // number of claimed messages, by source
 	waitingReceives []waitingReceive[R]    // in the order of Post
 	unclaimed       map[messageID]struct{} // messages that have arrived but are not claimed
-	arrivals        []Arrival              // in order; includes some claimed messages
+	arrivals        []Arrival              // unclaimed messages in order, and some claimed ones
 }
 
 type messageID struct {
@@ -47,7 +47,7 @@ type messageID struct {
 type waitingReceive[R any] struct {
 	receive R
 	source  int    // rank or Any
-	segment uint64 // see Matcher.Post
+	segment uint64 // see Arrival
 }
 
 func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
@@ -68,8 +68,7 @@ func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
 }
 
 // Post records a receive from a rank or Any. It returns the resulting claims, which are valid until
-// the next call of Post or Arrive. A receive from Any accepts only messages of the same segment,
-// which is the number of earlier collectives, or 0 if collectives do not order messages.
+// the next call of Post or Arrive. A receive from Any accepts only messages with the given Segment.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.ensureQueue(tag)
 	receive := waitingReceive[R]{receive: r, source: source, segment: segment}
@@ -92,55 +91,53 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	return m.claimMessages(q)
 }
 
-// claimMessages stops at the first receive from Any for which no message has arrived.
+// claimMessages assigns messages to waiting receives, up to the first one from Any for which no
+// message has arrived.
 func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
-	claimedCount := 0
 	for _, w := range q.waitingReceives {
 		source := w.source
 		if source == Any {
-			source = q.nextSource(w.segment)
+			var hasArrived bool
+			source, hasArrived = q.nextSource(w.segment)
+			if !hasArrived {
+				break
+			}
 		}
 
-		mustWait := source == Any
-		if mustWait {
-			break
-		}
-
-		number := q.claimedCounts[source] + 1
-		q.markClaimed(messageID{source: source, number: number})
-		claim := Claim[R]{Receive: w.receive, Source: source, Number: number}
+		claim := Claim[R]{Receive: w.receive, Source: source, Number: q.claimNext(source)}
 		m.claims = append(m.claims, claim)
-		claimedCount++
 	}
 
-	q.waitingReceives = slices.Delete(q.waitingReceives, 0, claimedCount)
+	q.waitingReceives = slices.Delete(q.waitingReceives, 0, len(m.claims))
 	return m.claims
 }
 
-// markClaimed marks the next message of a source as claimed. It removes claimed messages from the
-// arrivals once they are the majority, so that the amortized cost is constant.
-func (q *queue[R]) markClaimed(id messageID) {
-	q.claimedCounts[id.source] = id.number
-	delete(q.unclaimed, id)
+// claimNext returns the number of the claimed message. Claimed messages stay in q.arrivals until
+// they are the majority, so that the amortized cost of their removal is constant.
+func (q *queue[R]) claimNext(source int) (number uint64) {
+	number = q.claimedCounts[source] + 1
+	q.claimedCounts[source] = number
+	delete(q.unclaimed, messageID{source: source, number: number})
 	if len(q.arrivals) > 2*len(q.unclaimed) {
 		q.arrivals = slices.DeleteFunc(q.arrivals, q.isClaimed)
 	}
+
+	return number
 }
 
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimedCounts[a.Source] }
 
-// nextSource returns the source of the earliest arrival that a receive from Any can claim. It
-// returns Any if there is no such arrival.
-func (q *queue[R]) nextSource(segment uint64) (source int) {
+// nextSource returns the source of the earliest arrival that a receive from Any can claim.
+func (q *queue[R]) nextSource(segment uint64) (source int, hasArrived bool) {
 	for _, a := range q.arrivals {
 		isNextOfSource := a.Number == q.claimedCounts[a.Source]+1
 		if isNextOfSource && a.Segment == segment {
-			return a.Source
+			return a.Source, true
 		}
 	}
 
-	return Any
+	return Any, false
 }
 
 // Unclaimed returns the messages that have arrived but are not claimed, ordered by tag, source and

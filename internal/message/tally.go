@@ -5,32 +5,31 @@ import (
 	"slices"
 )
 
-// Tally counts a rank's calls of Send or Recv by peer and tag. For each collective that has not
-// completed, it records how many calls came before. The zero Tally is ready to use.
+// Tally counts a rank's calls of Send or Recv by peer and tag. It also records how many of the
+// calls came before each incomplete collective. The zero Tally is ready to use.
 type Tally struct{ histories map[Key]*callHistory }
 
 // Key identifies a counter. For receives from any rank, Peer is Any.
 type Key struct{ Peer, Tag int }
 
-// callHistory counts the calls with one key, by segment: the time between two collectives.
+// callHistory counts the calls with one key, by the number of collectives before them.
 type callHistory struct {
 	count       uint64
-	segmentEnds []segmentEnd // in order; segments without calls have no entry
-	pruneLength int          // length of segmentEnds at which Count removes old entries
+	segments    []segment // in order; segments without calls have no entry
+	pruneLength int       // length of segments at which Count removes old entries
 }
 
-type segmentEnd struct {
+// segment is the part of a history between two collectives.
+type segment struct {
 	collectives uint64 // number of collectives before the segment
-	count       uint64 // number of calls before the end of the segment
+	endCount    uint64 // number of calls before the end of the segment
 }
 
-// minPruneLength is arbitrary, but rarely reached: 512 bytes of entries.
 const minPruneLength = 32
 
-// Count records a call and returns the number of calls with the key, including this one.
-// collectives is the number of collectives that this rank called before, and completed is the
-// number of collectives that have completed. Before must not be called for completed collectives.
-func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
+// Count records a call and returns the number of calls with the key, including this one. The counts
+// of called and completed collectives are those at the time of the call.
+func (t *Tally) Count(k Key, calledCollectives, completedCollectives uint64) uint64 {
 	h := t.histories[k]
 	if h == nil {
 		if t.histories == nil {
@@ -42,39 +41,34 @@ func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	}
 
 	h.count++
-	if n := len(h.segmentEnds); n > 0 {
-		last := &h.segmentEnds[n-1]
-		isInLastSegment := collectives <= last.collectives
+	if n := len(h.segments); n > 0 {
+		last := &h.segments[n-1]
+		isInLastSegment := calledCollectives <= last.collectives
 		if isInLastSegment {
-			last.count = h.count
+			last.endCount = h.count
 			return h.count
 		}
 	}
 
-	if len(h.segmentEnds) >= h.pruneLength {
-		h.prune(completed)
+	if len(h.segments) >= h.pruneLength {
+		h.prune(completedCollectives)
 	}
 
-	end := segmentEnd{collectives: collectives, count: h.count}
-	h.segmentEnds = append(h.segmentEnds, end)
+	h.segments = append(h.segments, segment{collectives: calledCollectives, endCount: h.count})
 	return h.count
 }
 
-// prune removes old segments. Of those before the first incomplete collective, Before needs only
-// the last.
+// prune removes segments that CallsBefore does not need for incomplete collectives.
 func (h *callHistory) prune(completed uint64) {
-	removedCount := 0
-	for i := 1; i < len(h.segmentEnds); i++ {
-		isAfterIncomplete := h.segmentEnds[i].collectives > completed
-		if isAfterIncomplete {
-			break
+	firstNeeded := 0 // the last segment before collective completed+1, the first incomplete one
+	for i, s := range h.segments {
+		if s.collectives <= completed {
+			firstNeeded = i
 		}
-
-		removedCount = i
 	}
 
-	h.segmentEnds = slices.Delete(h.segmentEnds, 0, removedCount)
-	h.pruneLength = max(minPruneLength, 2*len(h.segmentEnds))
+	h.segments = slices.Delete(h.segments, 0, firstNeeded)
+	h.pruneLength = max(minPruneLength, 2*len(h.segments))
 }
 
 // CallCount is the number of calls with a key.
@@ -83,16 +77,16 @@ type CallCount struct {
 	Calls uint64
 }
 
-// Before returns the number of calls before an incomplete collective, for each key with such calls.
-// The result is sorted by peer and tag. Collectives are numbered from 1.
-func (t *Tally) Before(collective uint64) []CallCount {
+// CallsBefore returns the number of calls before an incomplete collective, for each key with such
+// calls. The result is sorted by peer and tag. Collectives are numbered from 1.
+func (t *Tally) CallsBefore(collective uint64) []CallCount {
 	var all []CallCount
 	for k, h := range t.histories {
 		calls := uint64(0)
-		for _, end := range h.segmentEnds {
-			isBefore := end.collectives < collective
+		for _, s := range h.segments {
+			isBefore := s.collectives < collective
 			if isBefore {
-				calls = end.count // includes the calls of earlier segments
+				calls = s.endCount
 			}
 		}
 
@@ -107,9 +101,9 @@ func (t *Tally) Before(collective uint64) []CallCount {
 	return all
 }
 
-// Weight hashes the receiver and tag of a message with the mixer of SplitMix64. All ranks add the
-// weights of sent messages, and subtract the weights of received messages. If messages are missing,
-// the sum is 0 only with probability 2^-64.
+// Weight hashes the receiver and tag of a message with the mixer of SplitMix64. The ranks add the
+// weights of sent messages and subtract those of received messages. If messages are missing, the
+// total is 0 with a probability of only 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := (uint64(receiver)<<32 ^ uint64(tag)) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

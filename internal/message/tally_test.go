@@ -22,7 +22,7 @@ func TestTallyCountsCallsBeforeCollective(t *testing.T) {
 	for collective, want := range map[uint64]string{
 		1: "[{{1 0} 2}]", 2: "[{{1 0} 2}]", 3: "[{{-1 5} 1} {{1 0} 3}]",
 	} {
-		if got := fmt.Sprint(tally.Before(collective)); got != want {
+		if got := fmt.Sprint(tally.CallsBefore(collective)); got != want {
 			t.Errorf("Before(%d) = %s, want %s", collective, got, want)
 		}
 	}
@@ -47,7 +47,7 @@ func TestPruningDoesNotChangeCounts(t *testing.T) {
 			}
 
 			got := uint64(0)
-			for _, c := range tally.Before(collective) {
+			for _, c := range tally.CallsBefore(collective) {
 				got = c.Calls
 			}
 
@@ -56,7 +56,7 @@ func TestPruningDoesNotChangeCounts(t *testing.T) {
 			}
 		}
 
-		if n := len(tally.histories[Key{}].segmentEnds); n > 2*(minPruneLength+64) {
+		if n := len(tally.histories[Key{}].segments); n > 2*(minPruneLength+64) {
 			t.Errorf("got %d earlier counts, want at most %d", n, 2*(minPruneLength+64))
 		}
 	})

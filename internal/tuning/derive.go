@@ -6,27 +6,23 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference in times that can change the path. Smaller differences
-// may disappear in the next version of the software.
+// FloorPercent is the smallest difference in times that can change the path, even without noise.
+// Smaller differences may disappear in the next version of the software.
 const FloorPercent = 2.0
 
 // DeriveMethod describes Derive to users.
-const DeriveMethod = "from small sizes to large ones, starting with otherwise, the path changes " +
-	"only where the other one is faster by more than the noise and by more than 2 percent; if calls " +
-	"in place and out of place disagree, plain beats window; direct is compared with the better of " +
-	"the others, and starts with them; two levels are chosen only at sizes where they are faster in " +
-	"place and out of place"
+const DeriveMethod = "small sizes take the path of otherwise; the path changes at sizes where " +
+	"another is faster by more than the noise and 2 percent; plain beats window if calls in place " +
+	"and out of place disagree; direct must beat both plain and window; two-level is chosen only at " +
+	"sizes where it beats them in place and out of place"
 
-// comparison chooses between two paths, which are ways to run a call, from measured times. A size
-// can have two points, for calls in place and out of place. If these disagree about the faster
-// path, the preferred path wins.
+// comparison chooses between two paths from measured times. A size can have two points, for calls
+// in place and out of place. If these disagree about the faster path, the preferred path wins.
 type comparison struct {
 	startPath              Path // path of the smallest size if neither path is faster there
 	preferred, alternative Path
 	microseconds           func(Point) (preferred, alternative float64)
-	// isStrict restricts the alternative to sizes at which it is faster at all points. Otherwise, it
-	// extends to larger sizes until the preferred path is faster.
-	isStrict bool
+	isStrict               bool // the preferred path wins at a point where neither path is faster
 }
 
 // windowComparison compares the plain path with the window path, which needs registered buffers.
@@ -59,8 +55,6 @@ var twoLevelComparison = comparison{
 
 func (p Point) hasTwoLevel() bool { return p.TwoLevelUS > 0 }
 
-func (p Point) lacksTwoLevel() bool { return !p.hasTwoLevel() }
-
 // NotDirectUS returns the time of the faster of the plain and the window path, in microseconds.
 func (p Point) NotDirectUS() float64 {
 	lacksWindow := p.WindowUS == 0
@@ -75,9 +69,8 @@ func (p Point) NotDirectUS() float64 {
 // rule chooses between the plain and the window path. defaultPath is the choice at the smallest
 // size if neither is faster there.
 //
-// With calls.Memory, the rule chooses between the direct path and NotDirect, which leaves the
-// choice to another rule. If a point has a time of the two-level path, this path replaces the
-// direct path.
+// With calls.Memory, the rule chooses between the direct path and NotDirect. If a point has a time
+// of the two-level path, that path replaces the direct path, and Derive drops the other points.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	var c comparison
 	switch {
@@ -85,7 +78,7 @@ func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 		c = windowComparison(defaultPath)
 	case slices.ContainsFunc(points, Point.hasTwoLevel):
 		c = twoLevelComparison
-		points = slices.DeleteFunc(slices.Clone(points), Point.lacksTwoLevel)
+		points = slices.DeleteFunc(slices.Clone(points), func(p Point) bool { return !p.hasTwoLevel() })
 	default:
 		c = directComparison
 	}
@@ -141,20 +134,21 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 
 // choosePath returns the path of one size. previous is the path of the next smaller size.
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
-	path := previous
+	fasterPaths := map[Path]bool{}
 	for _, p := range points {
-		faster := c.fasterPath(p)
-		switch {
-		case faster == c.preferred:
-			return c.preferred
-		case faster == c.alternative:
-			path = c.alternative
-		case c.isStrict: // neither path is faster
-			return c.preferred
-		}
+		fasterPaths[c.fasterPath(p)] = true
 	}
 
-	return path
+	switch {
+	case fasterPaths[c.preferred]:
+		return c.preferred
+	case fasterPaths[neitherPath] && c.isStrict:
+		return c.preferred
+	case fasterPaths[c.alternative]:
+		return c.alternative
+	}
+
+	return previous
 }
 
 const neitherPath Path = ""
@@ -175,8 +169,8 @@ func (c comparison) fasterPath(p Point) Path {
 	return neitherPath
 }
 
-// logRatio is positive if the alternative is faster. The logarithm makes twice as fast and half as
-// fast differ only in the sign.
+// logRatio is positive if the alternative is faster. Twice as fast and half as fast differ only in
+// the sign.
 func (c comparison) logRatio(p Point) float64 {
 	preferred, alternative := c.microseconds(p)
 	return math.Log(preferred / alternative)
@@ -198,20 +192,20 @@ func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	highRatio := c.meanLogRatio(upper)
 	low := lower.bytes()
 	high := upper.bytes()
-	haveSameSign := lowRatio*highRatio >= 0 // on average, the same path is faster at both sizes
-	if haveSameSign {
+	isSamePathFaster := lowRatio*highRatio >= 0 // on average
+	if isSamePathFaster {
 		return low
 	}
 
-	// Interpolate linearly between the logarithms of the sizes.
+	// Interpolate log ratios linearly over log sizes.
 	fraction := math.Abs(lowRatio) / (math.Abs(lowRatio) + math.Abs(highRatio))
 	crossing := float64(low) * math.Pow(float64(high)/float64(low), fraction)
 	lowest, highest := low, high-1
 	return min(max(roundDownToQuarter(crossing), lowest), highest)
 }
 
-// roundDownToQuarter rounds down to 4, 5, 6 or 7 times a power of two. For example, it rounds 31 to
-// 28. It rounds sizes below 8 to whole bytes.
+// roundDownToQuarter rounds down to 4, 5, 6 or 7 times a power of two, such as 31 to 28. It rounds
+// sizes below 8 to whole bytes.
 func roundDownToQuarter(bytes float64) Size {
 	whole := Size(bytes)
 	quarter := Size(1)

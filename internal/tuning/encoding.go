@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"regexp"
+	"syscall"
 )
 
 // A table is encoded as a JSON document such as
@@ -35,12 +38,13 @@ import (
 //	}
 
 // formatText is the value of "about". It explains the format to users.
-const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of " +
-	"that step; the last step covers all larger sizes. otherwise is the path of calls without a " +
-	"rule. Rules with memory decide first, whether a call on symmetric or on any buffers takes " +
-	"the direct path if it can; one without operation covers all operations without a " +
-	"specific rule, and other leaves the choice to the rules without memory. Everything else, such " +
-	"as the measured times, explains the rules. All ranks need the same table."
+const formatText = "A collective takes the path of the first step whose 'up_to' is at least the " +
+	"size of its larger buffer; the last step has no limit. Calls without a rule take the path in " +
+	"'otherwise'. Rules with 'memory' come first, for calls that can take the direct path: on " +
+	"'symmetric' or on 'any' other buffers. If they lead to the path 'other', the rules without " +
+	"'memory' choose. A rule without 'operation' covers all operations without a rule for their " +
+	"name. All other fields, such as the measured times, explain the rules. All ranks need the " +
+	"same table."
 
 type file struct {
 	Version int    `json:"version"`
@@ -49,8 +53,8 @@ type file struct {
 }
 
 var (
-	// foldableObject matches an object without nested objects or lists. Encode puts it on one line.
-	foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
+	// flatObject matches an object without nested objects or lists. Encode puts it on one line.
+	flatObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 	// lineEnd matches a line break and the indentation of the next line.
 	lineEnd = regexp.MustCompile(`\n\s*`)
 )
@@ -71,8 +75,43 @@ func (t *Table) Encode() ([]byte, error) {
 	}
 
 	putOnOneLine := func(object []byte) []byte { return lineEnd.ReplaceAll(object, []byte(" ")) }
-	folded := foldableObject.ReplaceAllFunc(indented, putOnOneLine)
+	folded := flatObject.ReplaceAllFunc(indented, putOnOneLine)
 	return append(folded, '\n'), nil
+}
+
+const maxFileBytes = 16 << 20 // a table needs about 4 KiB for each operation and number of ranks
+
+// ReadFile reads a table from a regular file. It returns an error for devices, which may have no
+// end, and for pipes, which only one rank could read. Errors of system calls wrap an
+// *fs.PathError. Errors about the contents do not.
+func ReadFile(name string) (*Table, error) {
+	// Without O_NONBLOCK, opening a pipe would wait for its writer.
+	const unusedMode = 0 // No file is created.
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, unusedMode)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", name)
+	}
+
+	encoded, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return nil, err
+	}
+
+	if len(encoded) > maxFileBytes {
+		return nil, fmt.Errorf("%s has more than %d bytes, so it is not a tuning table",
+			name, maxFileBytes)
+	}
+
+	return Decode(encoded)
 }
 
 // Decode returns the table of a JSON document. It rejects other versions, unknown fields and
@@ -96,8 +135,10 @@ func Decode(encoded []byte) (*Table, error) {
 	return decoded.Table, nil
 }
 
-// version has the only field that all versions of the format share. Its name appears in errors of
-// package json.
+const unknownOffset int64 = -1
+
+// version has the only field that all versions of the format share. Errors of package json contain
+// the type's name.
 type version struct {
 	Version *int `json:"version"` // nil if absent
 }
@@ -120,10 +161,8 @@ func checkVersion(encoded []byte) error {
 	return nil
 }
 
-const unknownOffset int64 = -1
-
-// addLineNumber adds a line number to err. It uses the offset in err, or else the parameter offset.
-// If both are unknown, it returns err unchanged.
+// addLineNumber adds a line number to err. An offset in err has precedence over the parameter. If
+// both are unknown, addLineNumber returns err unchanged.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -14,39 +14,6 @@ import (
 // Version identifies the format. Decode rejects other versions.
 const Version = 4
 
-// Path identifies a way to run a collective.
-type Path string
-
-// The paths that a table chooses between.
-const (
-	Plain  Path = "plain"
-	Window Path = "window"
-	Direct Path = "direct"
-	// TwoLevel appears in rules about the direct path, for groups on several machines.
-	TwoLevel Path = "two-level"
-	// NotDirect appears in rules about the direct path. It leaves the choice to the other rules.
-	NotDirect Path = "other"
-)
-
-// Shape describes a group of ranks.
-type Shape struct {
-	Ranks    int `json:"ranks,omitempty"`    // number of ranks
-	Machines int `json:"machines,omitempty"` // number of machines on which they run
-}
-
-// String returns a description such as "16 ranks on 2 machines".
-func (s Shape) String() string {
-	if s.Machines > 1 {
-		return fmt.Sprintf("%d ranks on %d machines", s.Ranks, s.Machines)
-	}
-
-	if s.Ranks == 1 {
-		return "1 rank"
-	}
-
-	return fmt.Sprintf("%d ranks", s.Ranks)
-}
-
 // Table chooses the paths of collectives. It is safe for concurrent use if it is not modified.
 type Table struct {
 	Device   string `json:"device"`              // name of the GPUs
@@ -60,36 +27,6 @@ type Table struct {
 	Rules []Rule `json:"rules"`
 	// Origin describes the source of the table, such as "built-in table".
 	Origin string `json:"-"`
-}
-
-// Rule chooses the path of some calls by their size.
-type Rule struct {
-	Calls
-	Steps []Step `json:"steps"`
-}
-
-// Step sets the path for the sizes above the previous step, up to and including MaxBytes.
-type Step struct {
-	// MaxBytes is 0 in the last step, which covers all larger sizes.
-	MaxBytes Size    `json:"up_to,omitempty"`
-	Path     Path    `json:"path"`
-	Measured []Point `json:"measured,omitempty"`
-}
-
-// Point holds the times of the paths at one size. The paths were measured in turns.
-type Point struct {
-	Bytes Size `json:"bytes"`
-	// InPlace is set if input and output had the same buffer.
-	InPlace bool `json:"in_place,omitempty"`
-	// PlainUS, WindowUS and DirectUS are medians, in microseconds per call on the slowest rank.
-	// DirectUS is set only in rules about the direct path.
-	PlainUS  float64 `json:"plain_us"`
-	WindowUS float64 `json:"window_us,omitempty"`
-	DirectUS float64 `json:"direct_us,omitempty"`
-	// TwoLevelUS is set instead of DirectUS if the two-level path was measured.
-	TwoLevelUS float64 `json:"two_level_us,omitempty"`
-	// NoisePercent estimates the random error of the ratio of the times. It is 0 if unknown.
-	NoisePercent float64 `json:"noise_percent,omitempty"`
 }
 
 // Name returns the table's name for reasons and errors.

@@ -70,13 +70,13 @@ func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 	ownRank := c.group.Ranks[c.group.Rank]
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	for _, sent := range c.sent.Before(collective) {
+	for _, sent := range c.sent.CallsBefore(collective) {
 		ends = append(ends, driver.MessageEnds{
 			From: ownRank, To: c.group.Ranks[sent.Peer], Tag: sent.Tag, Sent: sent.Calls,
 		})
 	}
 
-	for _, awaited := range c.awaited.Before(collective) {
+	for _, awaited := range c.awaited.CallsBefore(collective) {
 		ends = append(ends, driver.MessageEnds{
 			From: c.worldRankOf(awaited.Peer), To: ownRank, Tag: awaited.Tag, Received: awaited.Calls,
 		})
