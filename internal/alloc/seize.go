@@ -17,7 +17,7 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 		segmentEnd := s.base + uint64(s.bytes)>>unitShift
 		for _, candidate := range l.gaps(s.firstRegion, canTakeFrom) {
 			if candidate.end < segmentEnd {
-				// Round down, because only the last region of a segment may end elsewhere.
+				// All regions except the last must end at multiples of 2 MiB.
 				candidate.end -= (candidate.end - s.base) % spanUnits
 			}
 

@@ -113,20 +113,17 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 		return []Step{{Path: c.startPath}}
 	}
 
-	path := c.startPath // path of the next smaller size
-	for i, points := range sizes {
-		nextPath := c.choosePath(points, path)
-		switch {
-		case i == 0:
-			steps = append(steps, Step{Path: nextPath})
-		case nextPath != path:
-			steps[len(steps)-1].MaxBytes = c.thresholdBetween(sizes[i-1], points)
-			steps = append(steps, Step{Path: nextPath})
+	steps = []Step{{Path: c.choosePath(sizes[0], c.startPath), Measured: sizes[0]}}
+	for i, points := range sizes[1:] {
+		last := &steps[len(steps)-1]
+		path := c.choosePath(points, last.Path)
+		if path == last.Path {
+			last.Measured = append(last.Measured, points...)
+			continue
 		}
 
-		path = nextPath
-		last := &steps[len(steps)-1]
-		last.Measured = append(last.Measured, points...)
+		last.MaxBytes = c.thresholdBetween(sizes[i], points)
+		steps = append(steps, Step{Path: path, Measured: points})
 	}
 
 	return steps
