@@ -8,40 +8,23 @@ import (
 	"symmem/driver"
 )
 
-// The error of a wait that times out blames the ranks that did not arrive. If the wait began
-// shortly before its deadline, the error instead says that this rank began late. The overrun, the
-// delay until a process notices its deadline, does not count as time to arrive.
-//
-// Errors contain world ranks, numbers in the whole job. A group rank is an index of
-// GroupConfig.Ranks.
+// The error of a wait that times out blames the missing ranks. If the wait began shortly before its
+// deadline, the error blames this rank instead.
 
-// minWait is the shortest wait after which other ranks are blamed. Ranks that were ready, and
-// waited only for this rank, arrive sooner.
+// minWait is the shortest wait after which other ranks are blamed. Ranks that waited only for this
+// rank arrive sooner.
 const minWait = 10 * time.Millisecond
 
-// isTooShort reports whether other ranks had too little time to arrive. A group's timeout may be
-// less than minWait, and a wait of the whole timeout is long enough.
+// isTooShort reports whether other ranks had too little time to arrive: less than minWait and less
+// than half of the group's timeout.
 func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
 	enough := minWait
 	if group.Timeout != nil {
-		halfTimeout := group.Timeout.Get() / 2 // half, because waited is not exact
+		halfTimeout := group.Timeout.Get() / 2
 		enough = min(enough, halfTimeout)
 	}
 
 	return waited < enough
-}
-
-// NoteDeadline records whether the deadline of ctx, the context of the wait, has passed, and the
-// overrun. err is the result of ctx.Err on which the caller acts. A new call could return another.
-func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
-	w.DeadlinePassed = errors.Is(err, context.DeadlineExceeded)
-	if !w.DeadlinePassed {
-		return
-	}
-
-	if deadline, ok := ctx.Deadline(); ok {
-		w.Overrun = time.Since(deadline)
-	}
 }
 
 // newTimeoutError returns an error that blames no rank.
@@ -52,15 +35,11 @@ func newTimeoutError(
 	return &driver.TimeoutError{InCall: callText, Waited: rounded, Members: group.Ranks}
 }
 
-// startedLate describes this rank in the error of a wait that was too short.
-const startedLate = "began this call when its deadline had passed or was near"
-
-// lateStartError returns the error of a wait that was too short.
+// lateStartError returns an error that blames this rank, for a wait that was too short.
 func lateStartError(
 	callText string, waited time.Duration, group driver.GroupConfig,
 ) *driver.TimeoutError {
 	err := newTimeoutError(callText, waited, group)
-	// group.Rank is -1 if this rank is not a member.
 	isMember := group.Rank >= 0 && group.Rank < len(group.Ranks)
 	if isMember {
 		ownWorldRank := group.Ranks[group.Rank]
@@ -70,37 +49,39 @@ func lateStartError(
 	return err
 }
 
+// startedLate describes this rank in a lateStartError.
+const startedLate = "began this call when its deadline had passed or was near"
+
+// FetchNoter is an optional interface of a Plane that mentions fetches in errors. In a fetch, a
+// rank asks another to share its memory.
+type FetchNoter interface {
+	// NoteFetch announces a fetch from a group rank, until end is called. Ranks that wait for this
+	// rank then blame both ranks in errors.
+	NoteFetch(rank int) (end func())
+}
+
 // Fetch calls request, which asks a group rank to share its memory, and returns the error of
-// request. If the rank does not answer before the deadline of ctx, the plane fails with the result
-// of UnansweredError.
+// request. If the rank does not answer before the deadline of ctx, Fetch makes the plane fail with
+// an UnansweredError.
 func Fetch(
 	ctx context.Context, p Plane, group *driver.GroupConfig, rank int, callText string,
 	request func() error,
 ) error {
 	begin := time.Now()
-	endNote := noteFetch(p, rank)
+	endNote := func() {}
+	if noter, ok := p.(FetchNoter); ok {
+		endNote = noter.NoteFetch(rank)
+	}
+
 	err := request()
 	if errors.Is(err, context.DeadlineExceeded) {
-		// Without endNote, errors of ranks that wait for this rank continue to blame both ranks.
+		// The note stays, so that ranks that wait for this rank also blame the other one.
 		return p.Fail(UnansweredError(ctx, *group, rank, callText, begin))
 	}
 
 	endNote()
 	return err
 }
-
-// noteFetch is FetchNoter.NoteFetch, or has no effect if the plane does not implement it.
-func noteFetch(p Plane, rank int) (endNote func()) {
-	noter, ok := p.(FetchNoter)
-	if !ok {
-		return func() {}
-	}
-
-	return noter.NoteFetch(rank)
-}
-
-// NoAnswer describes, in errors, a rank that has not answered a fetch.
-const NoAnswer = "has not answered a request for its memory"
 
 // UnansweredError returns the error of a fetch, started at begin, that a group rank did not answer
 // before the deadline of ctx. It blames that rank, unless the wait was too short.
@@ -110,7 +91,8 @@ func UnansweredError(
 	waited := time.Since(begin)
 	timeToAnswer := waited
 	if deadline, ok := ctx.Deadline(); ok {
-		timeToAnswer = min(waited, deadline.Sub(begin)) // without the overrun
+		// The delay after the deadline does not count as time to answer.
+		timeToAnswer = min(waited, deadline.Sub(begin))
 	}
 
 	if isTooShort(timeToAnswer, group) {
@@ -124,3 +106,6 @@ func UnansweredError(
 	err.Activity = map[int]string{worldRank: NoAnswer}
 	return err
 }
+
+// NoAnswer describes a rank in errors of fetches.
+const NoAnswer = "has not answered a request for its memory"

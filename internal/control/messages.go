@@ -11,25 +11,23 @@ import (
 // Messages are numbered from 1 for each sender, receiver and tag. For example, the second Recv from
 // rank 0 with tag 5 receives the second Send of rank 0 to this rank with tag 5.
 //
-// The segment of a Send or Recv is the number of collectives that its rank called before. In strict
-// groups, a Send and its Recv must have the same segment.
+// The segment of a Send or Recv is the number of collectives that its rank called before. In a
+// strict group, a Send and its Recv must have the same segment.
 
-// Messages is an optional interface of a Plane that numbers messages and diagnoses missing ones.
-// Only planes on one machine implement it. In strict groups, their Compare also compares counts of
-// messages.
+// Messages is an optional interface of a Plane on one machine. It numbers messages and diagnoses
+// missing ones.
 type Messages interface {
 	driver.MessageCounts
 	// Count numbers a new Send or Recv. Calls for the same peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns a RankLostError, TimeoutError, DeadlockError or PeerError if a message
-	// from peer, a group rank or AnySource, may never arrive, and otherwise nil. It also warns of late
-	// ranks. since is the start of the wait.
+	// DiagnoseMessage returns an error if a message that this rank has awaited since the given time
+	// may never arrive. It also warns of late ranks. peer is the sender or AnySource.
 	DiagnoseMessage(peer int, since time.Time, callText func() string) error
 	// HasCalledMore reports whether the peer has called more than the given number of collectives.
-	// This rank can then read all messages that the peer announced before those collectives. For
-	// AnySource, HasCalledMore considers all other ranks and reports whether each has.
+	// For AnySource, it reports whether all other ranks have. This rank can then read the messages
+	// that the peer announced before.
 	HasCalledMore(peer int, collectives uint64) bool
-	// IsLost reports whether the peer's process exited before the peer left the group.
+	// IsLost reports whether the peer's process exited without leaving the group.
 	IsLost(peer int) bool
 }
 
@@ -41,8 +39,7 @@ type Message struct {
 	After uint64
 }
 
-// MessageSegment returns the segment of a Send or Recv with the given Message.After, or 0 if the
-// group is not strict.
+// MessageSegment returns after, which is Message.After, or 0 if the group is not strict.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -51,8 +48,8 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	return after
 }
 
-// DescribeMessage returns a text for errors such as "Send 3 of 64 bytes with tag 1 to rank 2 of the
-// world in group world". number is Message.Number, or 0 if unknown.
+// DescribeMessage returns a text such as "Send 3 of 64 bytes with tag 1 to rank 2 of the world in
+// group tensor". number is Message.Number, or 0 if unknown.
 func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
 	preposition := "to"
 	if call.Operation == driver.Recv {
@@ -78,38 +75,37 @@ type MessageEnd struct {
 	Digest uint64          // hash of the call
 	After  uint64          // Message.After
 	Bytes  uint64          // size of the message
-	Type   driver.DataType // of elements; 0 on both ends if the type of one is unknown
+	Type   driver.DataType // of elements; 0 unless known for both ends
 }
 
 // CompareEnds returns an error if the ends of a message do not match. call is the Recv, source is
-// the group rank that sent the message, and number is its Message.Number. CompareEnds ignores types
-// and digests unless compareCalls is true.
+// the group rank of the sender, and number is Message.Number. CompareEnds ignores types and digests
+// unless compareCalls is true.
 func CompareEnds(
 	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
 	compareCalls bool,
 ) error {
-	ends := driver.MessageEnds{
-		From: g.Ranks[source], To: g.Ranks[g.Rank], Tag: call.Tag, Number: number,
+	differ := func(fault driver.MessageFault, sentValue, receivedValue uint64) error {
+		ends := driver.MessageEnds{
+			From: g.Ranks[source], To: g.Ranks[g.Rank], Tag: call.Tag, Number: number,
+			Sent: sentValue, Received: receivedValue,
+		}
+		return &driver.MessageError{
+			Fault: fault, Group: g.Name(), Ends: []driver.MessageEnds{ends},
+		}
 	}
-	err := &driver.MessageError{Group: g.Name()}
 	switch {
 	case g.Strict && sent.After != received.After:
-		err.Fault = driver.MessagesOutOfStep
-		ends.Sent, ends.Received = sent.After, received.After
+		return differ(driver.MessagesOutOfStep, sent.After, received.After)
 	case sent.Bytes != received.Bytes:
-		err.Fault = driver.MessagesDiffer
-		ends.Sent, ends.Received = sent.Bytes, received.Bytes
+		return differ(driver.MessagesDiffer, sent.Bytes, received.Bytes)
 	case compareCalls && sent.Type != received.Type:
-		err.Fault = driver.MessageTypesDiffer
-		ends.Sent, ends.Received = uint64(sent.Type), uint64(received.Type)
+		return differ(driver.MessageTypesDiffer, uint64(sent.Type), uint64(received.Type))
 	case compareCalls && sent.Digest != received.Digest:
 		return g.Mismatch(number, call, source)
-	default:
-		return nil
 	}
 
-	err.Ends = []driver.MessageEnds{ends}
-	return err
+	return nil
 }
 
 // AwaitedRecv describes a Recv whose message has not arrived.
@@ -120,20 +116,18 @@ type AwaitedRecv struct {
 }
 
 // UnmatchedError returns an error about unmatched messages when a group ends, or nil if there are
-// none. unreceived are the messages to this rank without a Recv, awaited are this rank's Recvs
-// without a message, and unreceivedByPeers are this rank's messages that peers have not received.
+// none. arrived are messages that this rank has not received, awaited are its Recvs without a
+// message, and sent are its messages that peers have not received.
 func UnmatchedError(
-	g *driver.GroupConfig, unreceived []message.Arrival, awaited []AwaitedRecv,
-	unreceivedByPeers []driver.MessageEnds,
+	g *driver.GroupConfig, arrived []message.Arrival, awaited []AwaitedRecv,
+	sent []driver.MessageEnds,
 ) error {
-	err := &driver.MessageError{
-		Fault: driver.MessagesUnmatched, Group: g.Name(), Ends: unreceivedByPeers,
-	}
+	err := &driver.MessageError{Fault: driver.MessagesUnmatched, Group: g.Name(), Ends: sent}
 	ownRank := g.Ranks[g.Rank]
-	for _, arrival := range unreceived {
+	for _, arrival := range arrived {
 		err.Ends = append(err.Ends, driver.MessageEnds{
 			From: g.Ranks[arrival.Source], To: ownRank, Tag: arrival.Tag, Number: arrival.Number,
-			Sent: 1,
+			Sent: 1, Received: 0,
 		})
 	}
 
@@ -144,7 +138,8 @@ func UnmatchedError(
 		}
 
 		err.Ends = append(err.Ends, driver.MessageEnds{
-			From: source, To: ownRank, Tag: recv.Tag, Number: recv.Number, Received: 1,
+			From: source, To: ownRank, Tag: recv.Tag, Number: recv.Number,
+			Sent: 0, Received: 1,
 		})
 	}
 

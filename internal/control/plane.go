@@ -1,7 +1,6 @@
-// Package control connects the ranks of a group for everything except the transfer of data. A
-// backend that transfers data with a library, such as NCCL, uses a Plane to agree with other ranks,
-// compare calls and detect lost ranks. Package shm implements planes on one machine, and package
-// tcp implements planes on several machines.
+// Package control lets the ranks of a group agree, compare their calls and detect lost ranks. It
+// serves backends that transfer data with a library such as NCCL. Package shm implements planes on
+// one machine, and package tcp implements planes on several machines.
 package control
 
 import (
@@ -12,79 +11,85 @@ import (
 	"symmem/driver"
 )
 
-// Plane connects this rank to the other ranks of a group, its peers. For the group's 7th collective
-// on GPUs, each rank calls Submit, which returns the ticket 7. It may call Compare to check that
-// all ranks make the same call. It then launches the collective and calls Await, which returns a
-// TimeoutError if a peer does not submit ticket 7 in time.
-//
-// A plane fails at the first fault that its rank observes or causes. From then on, only Decide,
-// Departed and exchanges on driver.LaneFault work.
-//
-// Methods are safe for concurrent use unless noted.
+// Plane connects this rank to the other ranks of a group, its peers. Methods are safe for
+// concurrent use unless noted.
 type Plane interface {
 	// Exchange is like driver.Communicator.Exchange.
 	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
 	driver.Decisions
 	driver.Values
 	driver.Inspector
+	Collectives
+	Faults
+	// Close ends this rank's waits, notifies the peers, and leaves the group.
+	Close() error
+}
+
+// Collectives are the methods of a Plane for collectives on GPUs. A ticket is the number of a
+// collective, from 1. Each rank calls Submit, Compare (if calls are checked), launches the
+// collective, and calls Await.
+type Collectives interface {
 	// Submit announces this rank's next collective to the peers and returns its ticket. Calls must be
 	// serialized.
 	Submit() uint64
 	// TrySubmit is like Submit, but submits nothing and returns false if the plane has failed, a peer
 	// has failed, or a peer has left without submitting the next ticket.
 	TrySubmit() (ticket uint64, ok bool)
-	// Compare waits for the Compare of each peer, and compares the hashes of their calls. If they
-	// differ, every rank gets a driver.MismatchError with the ticket as its Number. Timeouts and
-	// faults are handled as in Exchange. An error makes the plane fail. Calls must be serialized.
+	// Compare exchanges a hash of the call with all peers. If the hashes differ, every rank gets a
+	// driver.MismatchError with the ticket as its Number. An error makes the plane fail. Calls must be
+	// serialized.
 	Compare(ticket uint64, call *driver.Call) error
-	// Await waits until w.Done returns true. Each rank must submit w.Ticket within the device's
-	// timeout. When all ranks have submitted it, only ctx bounds the wait.
+	// Await waits until w.Done returns true. It returns a TimeoutError if a rank does not submit
+	// w.Ticket within the group's timeout. After all ranks have submitted it, only ctx bounds the
+	// wait.
 	//
 	// If a peer fails before it submits the ticket, Await returns at once. If the peer fails
-	// afterwards, Await continues to wait for Grace, because the work can usually still complete.
+	// afterwards, Await first waits for the duration Grace.
 	//
 	// If ctx is done first, Await returns its cause and the plane stays open. Any other error makes
-	// the plane fail: a RankLostError, TimeoutError, DeadlockError or ErrFault of package driver, or
-	// the plane's Cause.
+	// the plane fail.
 	Await(ctx context.Context, w Wait) error
 	// Diagnose returns the error with which an Await that began at since would end now, or nil. It
-	// returns nil if a peer failed after submitting the ticket. It does not make the plane fail.
+	// returns nil if a peer failed after submitting the ticket, and never makes the plane fail.
 	Diagnose(w Wait, since time.Time) error
-	// PeerFailed reports whether a peer has failed or is lost, or whether this plane is closed.
-	PeerFailed() bool
-	// PeerFault explains why PeerFailed returned true. It returns ErrClosed if this plane is closed,
-	// and otherwise a RankLostError, PeerError or DeadlockError about peers that were lost, failed or
-	// left.
-	PeerFault(callText string) error
+	// Withdraw revokes this rank's tickets that a peer may not have submitted, and reports whether
+	// there were any. A peer that submits a revoked ticket later gets an error instead of waiting
+	// forever. Only Close may be called afterwards. If a peer's process is stopped, Withdraw may take
+	// 3 s.
+	Withdraw() bool
+}
+
+// Faults are the methods of a Plane for failures. A plane fails at the first fault that its rank
+// observes or causes. A failed plane supports only Decide, Departed and Exchange on
+// driver.LaneFault.
+type Faults interface {
 	// Fail makes the plane fail with err, unless it has already failed. The waits of peers then end
-	// with ErrFault. Fail always returns err, as a driver.Fault.
+	// with ErrFault. Fail always returns err, wrapped in a driver.Fault.
 	Fail(err error) error
+	// Abort makes the plane fail on all ranks. On this rank, Cause then returns cause, or
+	// driver.ErrAborted if cause is nil.
+	Abort(cause error)
 	// Failed returns a channel that is closed when the plane fails.
 	Failed() <-chan struct{}
 	// Cause returns the error with which the plane failed, or nil.
 	Cause() error
-	// Abort makes the plane fail on all ranks. On this rank, Cause then returns cause, or
-	// driver.ErrAborted if cause is nil.
-	Abort(cause error)
-	// Withdraw revokes this rank's tickets, except those that all peers are known to have submitted,
-	// and reports whether it has revoked any. A peer that submits a revoked ticket later gets an
-	// error instead of waiting forever. After Withdraw, only Close can be called.
-	//
-	// A plane between machines first asks the peers for their tickets, which takes up to 3 s if a
-	// process is stopped. During Withdraw, Submit announces no tickets.
-	Withdraw() bool
-	// Close ends this rank's waits, notifies the peers, and leaves the group.
-	Close() error
+	// PeerFailed reports whether a peer has failed or is lost. It also returns true after Close.
+	PeerFailed() bool
+	// PeerFault explains why PeerFailed returned true: by ErrClosed after Close, by a RankLostError
+	// about lost peers, or by a PeerError about failed ones. If peers have only left, it returns a
+	// DeadlockError.
+	PeerFault(callText string) error
 }
 
 // Wait describes a wait for work of this rank.
 type Wait struct {
 	// Ticket is the last collective on which the work depends, or 0 if the work needs no other rank.
 	Ticket    uint64
-	Operation driver.Operation // of the ticket's collective
+	Operation driver.Operation // of the collective
 	// CallText returns a text such as "AllReduce 12 of group world".
 	CallText func() string
-	// Done reports whether the work has completed. Calls are serialized. For Diagnose, it may be nil.
+	// Done reports whether the work has completed. The plane serializes its calls. For Diagnose, Done
+	// may be nil.
 	Done func() bool
 	// CountsText returns the text for TimeoutError.Counts. It may be nil.
 	CountsText func() string
@@ -95,8 +100,8 @@ type Wait struct {
 // IsDone reports whether the work is known to have completed.
 func (w *Wait) IsDone() bool { return w.Done != nil && w.Done() }
 
-// AddDetails adds details to err, the error of a wait. It sets the Counts of a TimeoutError, and
-// replaces an ErrFault by any error of FindFault.
+// AddDetails sets the Counts of a TimeoutError, and replaces an ErrFault if FindFault returns an
+// error.
 func (w *Wait) AddDetails(err error) error {
 	timeout, isTimeout := errors.AsType[*driver.TimeoutError](err)
 	if isTimeout && w.CountsText != nil {
@@ -116,10 +121,71 @@ func (w *Wait) AddDetails(err error) error {
 	return err
 }
 
-// FetchNoter is an optional interface of a Plane that mentions fetches in errors. In a fetch, a
-// rank asks another to share its memory.
-type FetchNoter interface {
-	// NoteFetch announces a fetch from a group rank, until end is called. Meanwhile, errors of ranks
-	// that wait for this rank name both ranks.
-	NoteFetch(rank int) (end func())
+// Announcements is an optional interface of a Plane on one machine. Ranks publish digests (hashes)
+// of their latest collectives, so that others can compare calls without waiting.
+type Announcements interface {
+	// AllSubmitted reports whether all ranks have submitted a ticket and none has withdrawn it. The
+	// result is never cached.
+	AllSubmitted(ticket uint64) bool
+	// Announce publishes the digest of this rank's call.
+	Announce(ticket, digest uint64)
+	// DifferingRanks lists the group ranks that have announced another digest.
+	DifferingRanks(ticket, digest uint64) []int
+}
+
+// Notifier is an optional interface of a Plane on which notices of faults take time to arrive.
+type Notifier interface {
+	// WaitForAcknowledgements waits, for a limited time, until the other ranks know of this rank's
+	// fault.
+	WaitForAcknowledgements()
+	// CanSucceed reports whether a collective that has ended on this rank can have completed: no
+	// other rank has reported a fault, and every lost rank had submitted the ticket.
+	CanSucceed(ticket uint64) bool
+}
+
+// Grace bounds how long work of all ranks may continue after a rank has failed.
+const Grace = 100 * time.Millisecond
+
+// GraceTimer measures the time since a peer's failure. It is not safe for concurrent use.
+type GraceTimer struct{ since time.Time }
+
+// Elapsed returns the time since the first call with failed set, or a negative duration if failed
+// is false.
+func (t *GraceTimer) Elapsed(failed bool) time.Duration {
+	switch {
+	case !failed:
+		return -1
+	case t.since.IsZero():
+		t.since = time.Now()
+	}
+
+	return time.Since(t.since)
+}
+
+// Expired reports whether Elapsed has reached Grace.
+func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
+
+// Reason classifies a rank's failure for the other ranks. Processes exchange its values.
+type Reason uint32
+
+// The reasons of a failure.
+const (
+	NotFailed       Reason = iota // the rank has not failed
+	FailedItself                  // the rank has observed or caused a fault
+	Aborted                       // its program has aborted the group
+	FailedAfterPeer               // the rank failed only because another had failed
+)
+
+// ReasonOf classifies the error with which a rank fails.
+func ReasonOf(err error) Reason {
+	switch {
+	case err == nil:
+		return NotFailed
+	case errors.As(err, new(*driver.PeerError)):
+		return FailedAfterPeer
+	case errors.Is(err, driver.ErrAborted):
+		return Aborted
+	default:
+		return FailedItself
+	}
 }

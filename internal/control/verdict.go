@@ -86,6 +86,19 @@ type WaitStatus struct {
 	SinceWarning time.Duration
 }
 
+// NoteDeadline records whether the deadline of ctx has passed, and how long ago. err is a result of
+// ctx.Err.
+func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
+	w.DeadlinePassed = errors.Is(err, context.DeadlineExceeded)
+	if !w.DeadlinePassed {
+		return
+	}
+
+	if deadline, ok := ctx.Deadline(); ok {
+		w.Overrun = time.Since(deadline)
+	}
+}
+
 // Verdict is the decision of Judge. Without an error, the wait continues.
 type Verdict struct {
 	// Err is WaitStatus.Cause, or a RankLostError, PeerError, DeadlockError or TimeoutError.
