@@ -8,11 +8,17 @@ import (
 	"strings"
 )
 
-// unixScheme is the prefix of addresses of Unix sockets.
+// Endpoint identifies a server and the token that it requires.
+type Endpoint struct {
+	// Address has the form "host:port", "unix:@name" or "unix:/path".
+	Address string
+	Token   Token
+}
+
 const unixScheme = "unix:"
 
-// splitAddress returns the arguments of net.Dial for an address such as "host:port", "unix:/path"
-// or "unix:@name". "@name" is an abstract socket, which has no file.
+// splitAddress returns the arguments of net.Dial for an Endpoint.Address. The socket "@name" is
+// abstract: it has no file.
 func splitAddress(address string) (network, addr string, err error) {
 	name, isUnix := strings.CutPrefix(address, unixScheme)
 	if isUnix {
@@ -25,15 +31,33 @@ func splitAddress(address string) (network, addr string, err error) {
 
 	_, port, err := net.SplitHostPort(address)
 	if err != nil || port == "" {
-		return "", "", fmt.Errorf("address %q is neither host:port nor unix:@name", address)
+		return "", "", fmt.Errorf("address %q is neither host:port nor unix:socket", address)
 	}
 
 	return "tcp", address, nil
 }
 
-// Token is a secret that the server of a store may require. The store uses PyTorch's protocol,
-// which has no authentication. A client therefore sends the token SECRET by asking whether the key
-// "symmem/token/SECRET" is set.
+// listenAddress returns the address at which rank 0 listens. For TCP, this means all interfaces
+// unless the host is a loopback address, because the host's address may not belong to an interface,
+// for example in Kubernetes.
+func listenAddress(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || strings.HasPrefix(address, unixScheme) {
+		return address
+	}
+
+	ip := net.ParseIP(host)
+	isLoopback := host == "localhost" || (ip != nil && ip.IsLoopback())
+	if isLoopback {
+		return address
+	}
+
+	return net.JoinHostPort("", port)
+}
+
+// Token is a secret that the server of a store may require. PyTorch's protocol has no request for
+// authentication. A client logs in with the token SECRET by a CHECK of the key
+// "symmem/token/SECRET".
 type Token string
 
 const tokenKeyPrefix = "symmem/token/"
@@ -56,12 +80,12 @@ func (t Token) String() string {
 // GoString hides the secret from %#v.
 func (t Token) GoString() string { return t.String() }
 
-// authRequest returns the request that sends the token: a CHECK, which asks whether a key is set.
+// authRequest returns the request that sends the token.
 func (t Token) authRequest() *request {
 	return &request{query: queryCheck, keys: []string{tokenKeyPrefix + string(t)}}
 }
 
-// matches reports whether r is t.authRequest. The comparison resists timing attacks.
+// matches reports whether r sends the token t. The comparison resists timing attacks.
 func (t Token) matches(r *request) bool {
 	if r.query != queryCheck || len(r.keys) != 1 {
 		return false

@@ -2,49 +2,20 @@ package rendezvous
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
-	"time"
+	"strings"
 )
-
-// A Client has a pool of links, its connections to the server of a store. Each call, such as Get,
-// takes an idle link or opens one. A closing server accepts no new links but serves existing ones,
-// so a call that cannot open a link waits until another call releases one.
 
 // Client accesses a store of keys and values that all ranks of a job share. It is safe for
 // concurrent use.
 //
-// When a call returns without an error, all ranks can see its effect. A call whose context was
-// canceled may or may not have taken effect. A call returns ErrTooLarge for a key of more than
-// 8 KiB, a value of more than 8 MiB, or more than 128 Ki keys.
+// After Set, Add or CompareSet has returned without an error, all ranks see the new value. A call
+// whose context was canceled may or may not have taken effect. A call returns ErrTooLarge for a key
+// of more than 8 KiB, a value of more than 8 MiB, or more than 128 Ki keys.
 type Client struct {
 	*linkSet
 	keyPrefix string // added to each key
 }
-
-// linkSet is a pool of links. WithPrefix returns clients with the same linkSet.
-type linkSet struct {
-	// These fields do not change.
-	addr       string                               // address of the store, for errors
-	dial       func(context.Context) (*link, error) // opens a link
-	serverRank int                                  // result of ServedBy
-
-	mu        sync.Mutex     // guards the fields below
-	links     map[*link]bool // set of all open links
-	idleLinks []*link        // at most maxIdleLinks links that no call uses
-	released  chan struct{}  // closed when a call releases its link; nil if no call waits
-	isClosed  bool
-	onClose   func() error // called by the first Close; may be nil
-}
-
-const maxIdleLinks = 4
-
-// ServedBy returns the rank that serves the store. It returns -1 if this process serves the store,
-// or if a launcher or PyTorch does.
-func (c *linkSet) ServedBy() int { return c.serverRank }
-
-const noServerRank = -1
 
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 	return &Client{linkSet: &linkSet{
@@ -66,184 +37,130 @@ func NewLocal() *Client {
 	return c
 }
 
-// Close closes all links, so that calls in progress return ErrClosed.
-func (c *linkSet) Close() error {
-	c.mu.Lock()
-	var errs []error
-	for l := range c.links {
-		closeErr := l.conn.Close()
-		errs = append(errs, closeErr)
+// Set stores value under key and waits until the server has stored it.
+func (c *Client) Set(ctx context.Context, key string, value []byte) error {
+	r := &request{query: querySet, keys: c.fullKeys(key), values: [][]byte{value}}
+	err := r.checkSize()
+	if err == nil {
+		// SET has no reply, so the reply to a PING confirms it.
+		setAndPing, readReply := appendPing(r.encode(nil))
+		err = c.roundTrip(ctx, setAndPing, readReply)
 	}
 
-	clear(c.links)
-	c.idleLinks = nil
-	c.isClosed = true
-	onClose := c.onClose
-	c.onClose = nil
-	c.mu.Unlock()
-	if onClose != nil {
-		closeErr := onClose()
-		errs = append(errs, closeErr)
-	}
-
-	return errors.Join(errs...)
+	return c.wrapError(r, err)
 }
 
-// roundTrip takes a link from the pool, sends encoded requests, and reads the replies with
-// readReply.
-func (c *linkSet) roundTrip(
+// Get waits until key is set and returns its value.
+func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) {
+	if err := c.Wait(ctx, key); err != nil {
+		return nil, err
+	}
+
+	return c.callForValue(ctx, &request{query: queryGet, keys: c.fullKeys(key)})
+}
+
+// Add adds delta to the decimal number stored under key and returns the sum. A missing key counts
+// as 0. If the value is not a number, the server closes the connection.
+func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
+	r := &request{query: queryAdd, keys: c.fullKeys(key), number: delta}
+	readSum := func(d *decoder) (readErr error) {
+		sum, readErr = d.readNumber()
+		return readErr
+	}
+	err = c.call(ctx, r, readSum)
+	return sum, err
+}
+
+// CompareSet sets key to desired if its value is expected. A missing key counts as an empty value.
+// The result is the value of key afterwards, or expected if key is still missing.
+func (c *Client) CompareSet(
+	ctx context.Context, key string, expected, desired []byte,
+) (value []byte, err error) {
+	values := [][]byte{expected, desired}
+	r := &request{query: queryCompareSet, keys: c.fullKeys(key), values: values}
+	return c.callForValue(ctx, r)
+}
+
+// Wait waits until all keys are set. Without keys, it returns nil at once.
+func (c *Client) Wait(ctx context.Context, keys ...string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+
+	r := &request{query: queryWait, keys: c.fullKeys(keys...)}
+	err := r.checkSize()
+	if err == nil {
+		wait := func(ctx context.Context, l *link) error { return l.wait(ctx, r.keys) }
+		err = c.useLink(ctx, wait)
+	}
+
+	return c.wrapError(r, err)
+}
+
+// Peek returns the value of key without waiting, and whether the key is set. If the key is not set,
+// the value is meaningless. A key with the value "?" counts as not set.
+func (c *Client) Peek(ctx context.Context, key string) (value []byte, isSet bool, err error) {
+	// GET would return an empty value for a missing key. This CompareSet returns noValue, and does not
+	// change the store.
+	noValue := []byte("?")
+	value, err = c.CompareSet(ctx, key, noValue, noValue)
+	isSet = err == nil && string(value) != string(noValue)
+	return value, isSet, err
+}
+
+// call sends a request with at least one key and reads the reply with readReply.
+func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) error) error {
+	err := r.checkSize()
+	if err == nil {
+		err = c.roundTrip(ctx, r.encode(nil), readReply)
+	}
+
+	return c.wrapError(r, err)
+}
+
+func (c *Client) callForValue(ctx context.Context, r *request) (value []byte, err error) {
+	readValue := func(d *decoder) (readErr error) {
+		value, readErr = d.readValueReply()
+		return readErr
+	}
+	err = c.call(ctx, r, readValue)
+	return value, err
+}
+
+// roundTrip sends encoded requests and reads the replies with readReply.
+func (c *Client) roundTrip(
 	ctx context.Context, requests []byte, readReply func(*decoder) error,
 ) error {
-	ctx, cancel := withDefaultTimeout(ctx)
-	defer cancel()
-	l, err := c.acquireLink(ctx)
-	if err != nil {
-		return err
-	}
-
-	err = l.exchange(ctx, requests, readReply)
-	return c.releaseLink(l, err)
+	return c.useLink(ctx, func(ctx context.Context, l *link) error {
+		return l.exchange(ctx, requests, readReply)
+	})
 }
 
-// acquireLink takes, opens or awaits a link. The caller must call releaseLink.
-func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+// wrapError adds the request and the store's address to err, unless err is nil.
+func (c *Client) wrapError(r *request, err error) error {
+	if err == nil {
+		return nil
 	}
 
-	l, _, err := c.takeIdle()
-	if l != nil || err != nil {
-		return l, err
+	firstKey := strings.TrimPrefix(r.keys[0], "/")
+	others := ""
+	if len(r.keys) > 1 {
+		others = fmt.Sprintf(" and %d more keys", len(r.keys)-1)
 	}
 
-	l, err = c.openLink(ctx)
-	if errors.Is(err, ErrLost) {
-		return c.awaitLink(ctx, err)
-	}
-
-	return l, err
+	return fmt.Errorf("sending %s for key %.100q%s to the store at %s: %w",
+		r.query, firstKey, others, c.addr, err)
 }
 
-// maxLinkWait limits the wait for a link. Most calls release theirs sooner.
-const maxLinkWait = time.Second
-
-// awaitLink waits until another call releases a link. It returns dialErr, the error of openLink, if
-// there are no links or after maxLinkWait.
-func (c *linkSet) awaitLink(ctx context.Context, dialErr error) (*link, error) {
-	timeout := time.After(maxLinkWait)
-	for {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-
-		l, released, err := c.takeIdle()
-		if l != nil || err != nil {
-			return l, err
-		}
-
-		if released == nil {
-			return nil, dialErr
-		}
-
-		select {
-		case <-released:
-		case <-timeout:
-			return nil, dialErr
-		case <-ctx.Done():
-		}
+// fullKeys returns the keys to send. With the client's prefix "run5/", "a" becomes "/run5/a".
+func (c *Client) fullKeys(keys ...string) []string {
+	full := make([]string, len(keys))
+	for i, key := range keys {
+		full[i] = userKey(c.keyPrefix + key)
 	}
+
+	return full
 }
 
-// takeIdle returns an idle link. If all links are in use, it instead returns a channel that is
-// closed when a call releases a link. If there are no links, it returns neither.
-func (c *linkSet) takeIdle() (l *link, released <-chan struct{}, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.isClosed {
-		return nil, nil, ErrClosed
-	}
-
-	if n := len(c.idleLinks); n > 0 {
-		l = c.idleLinks[n-1]
-		c.idleLinks = c.idleLinks[:n-1]
-		return l, nil, nil
-	}
-
-	if len(c.links) == 0 {
-		return nil, nil, nil
-	}
-
-	if c.released == nil {
-		c.released = make(chan struct{})
-	}
-
-	return nil, c.released, nil
-}
-
-// openLink opens a link. It returns ErrLost if the store cannot be reached.
-func (c *linkSet) openLink(ctx context.Context) (*link, error) {
-	l, err := c.dial(ctx)
-	if err != nil {
-		return nil, explainDialError(ctx, err)
-	}
-
-	isAdded := c.addLink(l)
-	if !isAdded {
-		l.conn.Close()
-		return nil, ErrClosed
-	}
-
-	return l, nil
-}
-
-// explainDialError returns the cause of ctx if ctx is done. Otherwise, it adds ErrLost to a
-// transient error of dial.
-func explainDialError(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-
-	if !isTransient(err) || errors.Is(err, ErrLost) {
-		return err
-	}
-
-	return fmt.Errorf("%w: %w", ErrLost, err)
-}
-
-// addLink adds a new link, unless the client is closed.
-func (c *linkSet) addLink(l *link) (isAdded bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.isClosed {
-		return false
-	}
-
-	c.links[l] = true
-	return true
-}
-
-// releaseLink makes a link idle or closes it. It returns callErr, the error of the call that used
-// the link, or ErrClosed if Close has interrupted that call.
-func (c *linkSet) releaseLink(l *link, callErr error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.released != nil {
-		close(c.released)
-		c.released = nil
-	}
-
-	canReuse := !l.isIncomplete && !c.isClosed
-	if canReuse && len(c.idleLinks) < maxIdleLinks {
-		c.idleLinks = append(c.idleLinks, l)
-		return callErr
-	}
-
-	delete(c.links, l)
-	l.conn.Close()
-	wasInterrupted := l.isIncomplete && c.isClosed
-	if wasInterrupted {
-		return ErrClosed
-	}
-
-	return callErr
-}
+// userKey adds the slash that PyTorch's clients put before each key.
+func userKey(key string) string { return "/" + key }

@@ -134,8 +134,7 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 	c := newClient("script", nil) // never dials, because it has the link below
 	closeLater(t, c)
 	l := newLink(clientEnd, "script")
-	c.addLink(l)
-	_ = c.releaseLink(l, nil) // makes the link idle; returns nil
+	c.addIdle(l)
 	done := make(chan error, 1)
 	go func() { done <- answerWaitAndGet(t, serverEnd) }()
 	checkValue(t, c, "k", "v")
@@ -154,7 +153,7 @@ func answerWaitAndGet(t *testing.T, conn net.Conn) error {
 	return answerQuery(t, conn, getQuery+keyK, valueV)
 }
 
-// isIncomplete means that part of a reply is still unread. It does not change if a request is
+// hasPendingReply means that part of a reply is still unread. It does not change if a request is
 // canceled before the first byte is sent.
 func TestRequestAbortedBeforeSendingKeepsIsIncomplete(t *testing.T) {
 	clientEnd, serverEnd := net.Pipe() // A write would wait for a reader of serverEnd.
@@ -163,13 +162,13 @@ func TestRequestAbortedBeforeSendingKeepsIsIncomplete(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	readNothing := func(*decoder) error { return nil }
-	for _, wasIncomplete := range []bool{false, true} {
+	for _, hadPendingReply := range []bool{false, true} {
 		l := newLink(clientEnd, "mute")
-		l.isIncomplete = wasIncomplete
+		l.hasPendingReply = hadPendingReply
 		err := l.exchange(ctx, []byte{1}, readNothing)
-		if !errors.Is(err, context.Canceled) || l.isIncomplete != wasIncomplete {
-			t.Errorf("exchange = %v with isIncomplete = %t; want context.Canceled and %t",
-				err, l.isIncomplete, wasIncomplete)
+		if !errors.Is(err, context.Canceled) || l.hasPendingReply != hadPendingReply {
+			t.Errorf("exchange = %v with hasPendingReply = %t; want context.Canceled and %t",
+				err, l.hasPendingReply, hadPendingReply)
 		}
 	}
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -168,24 +166,6 @@ func leaveKeysOf(m *Member) []string {
 	}
 
 	return keys
-}
-
-// listenAddress returns the address at which rank 0 listens. For TCP, rank 0 listens on all
-// interfaces unless the host is a loopback address. In Kubernetes, for example, the address of the
-// host name may not belong to an interface.
-func listenAddress(address string) string {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil || strings.HasPrefix(address, unixScheme) {
-		return address
-	}
-
-	ip := net.ParseIP(host)
-	isLoopback := host == "localhost" || (ip != nil && ip.IsLoopback())
-	if isLoopback {
-		return address
-	}
-
-	return net.JoinHostPort("", port)
 }
 
 // lateRequestTimeout limits requests that are sent after the caller's context is done. A running

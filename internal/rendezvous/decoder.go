@@ -9,11 +9,11 @@ import (
 )
 
 // decoder reads the requests and replies of the store's protocol. It does not trust the peer: it
-// rejects lengths above the protocol's limits, and allocates large buffers only as bytes arrive.
+// rejects lengths above the protocol's limits, and grows large buffers only as their bytes arrive.
 type decoder struct {
 	r    *bufio.Reader
 	peer string // address of the other side, for errors
-	// remainingBytes limits the rest of the current message: keys, values and their lengths.
+	// remainingBytes limits the rest of a request or reply: keys, values and their lengths.
 	remainingBytes int
 }
 
@@ -35,7 +35,8 @@ func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	}
 
 	r := &request{query: query(queryByte)}
-	if r.query >= queryCount {
+	isUnknown := r.query >= queryCount
+	if isUnknown {
 		return nil, d.errorf("unknown query %#02x", queryByte)
 	}
 
@@ -74,7 +75,8 @@ func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 	}
 
 	for range keyCount {
-		if err := d.readEntry(r, format.valuesPerKey); err != nil {
+		err = d.readEntry(r, format.valuesPerKey)
+		if err != nil {
 			return err
 		}
 	}
@@ -105,8 +107,6 @@ func (d *decoder) readEntry(r *request, valuesPerKey int) error {
 
 	return nil
 }
-
-func (d *decoder) readU8() (byte, error) { return d.r.ReadByte() }
 
 func (d *decoder) readU32() (uint32, error) {
 	var b [4]byte
@@ -142,8 +142,8 @@ func (d *decoder) readField(kind string, limit uint64) ([]byte, error) {
 		return nil, err
 	}
 
-	const lengthBytes = 8 // counted, because empty fields use memory, too
-	d.remainingBytes -= int(n) + lengthBytes
+	const lengthBytes = 8
+	d.remainingBytes -= lengthBytes + int(n)
 	if d.remainingBytes < 0 {
 		return nil, d.errorf("the request is too long")
 	}
@@ -151,15 +151,21 @@ func (d *decoder) readField(kind string, limit uint64) ([]byte, error) {
 	return d.readBytes(int64(n))
 }
 
+// readValueReply reads a reply that consists of a value.
+func (d *decoder) readValueReply() ([]byte, error) {
+	d.remainingBytes = maxRequestBytes
+	return d.readField("value", maxValueBytes)
+}
+
 func (d *decoder) readBytes(n int64) ([]byte, error) {
-	const maxTrustedBytes = 64 << 10 // allocated before they arrive
-	if n <= maxTrustedBytes {
+	const maxPreallocated = 64 << 10
+	if n <= maxPreallocated {
 		b := make([]byte, n)
 		_, err := io.ReadFull(d.r, b)
 		return b, unexpectedEOF(err)
 	}
 
-	var buf bytes.Buffer // grows while the bytes arrive
+	var buf bytes.Buffer
 	_, err := io.CopyN(&buf, d.r, n)
 	return buf.Bytes(), unexpectedEOF(err)
 }

@@ -5,19 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"syscall"
-	"time"
 
 	"symmem/internal/sys"
 )
-
-// Endpoint identifies a server and the token that it requires.
-type Endpoint struct {
-	// Address has the form "host:port", "unix:@name" or "unix:/path".
-	Address string
-	Token   Token
-}
 
 // Dial connects to a store. The caller must close the client.
 //
@@ -47,9 +40,8 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	}
 
 	c := newClient(endpoint.Address, d.openAnother)
-	c.addLink(firstLink) // succeeds, because c is open
-	err = c.releaseLink(firstLink, nil)
-	return c, err
+	c.addIdle(firstLink)
+	return c, nil
 }
 
 type dialer struct {
@@ -74,79 +66,104 @@ func (d *dialer) openOnce(ctx context.Context) (*link, error) {
 	return handshake(ctx, conn, d.endpoint) // closes conn after an error
 }
 
-// openFirst opens a connection to a store that may not exist yet.
+// openFirst opens a connection to a store that may not exist yet. If any attempt has lost the store,
+// the error matches ErrLost.
 func (d *dialer) openFirst(ctx context.Context) (*link, error) {
-	wasLost := false // whether the store has ended during an attempt
+	hasLostStore := false
 	shouldRetry := func(err error) bool {
-		wasLost = wasLost || errors.Is(err, ErrLost)
+		hasLostStore = hasLostStore || errors.Is(err, ErrLost)
 		return isTransient(err)
 	}
 	l, err := callWithRetries(ctx, d.openOnce, shouldRetry)
-	mentionsLoss := errors.Is(err, ErrLost)
-	if err != nil && wasLost && !mentionsLoss {
+	if err != nil && hasLostStore && !errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w; an earlier attempt: %w", err, ErrLost)
 	}
 
 	return l, err
 }
 
+// isTransient reports whether another attempt may succeed after err.
+func isTransient(err error) bool {
+	isRefused := errors.Is(err, ErrToken) || errors.As(err, new(*PeerError))
+	return !isRefused && !errors.Is(err, ErrProtocol)
+}
+
 // openAnother opens a further connection. It retries only if the server may be overloaded.
 func (d *dialer) openAnother(ctx context.Context) (*link, error) {
+	const maxCloses = 3
 	closeCount := 0
 	shouldRetry := func(err error) bool {
 		if isClosed(err) {
-			// The server closes connections if too many clients have not sent the token yet.
+			// Too many clients may be in their handshakes.
 			closeCount++
-			return closeCount <= maxEarlyCloses
+			return closeCount <= maxCloses
 		}
 
-		return isBusy(err)
+		isQueueFull := errors.Is(err, syscall.EAGAIN) // on a Unix socket
+		return isQueueFull
 	}
 	return callWithRetries(ctx, d.openOnce, shouldRetry)
 }
 
-// isTransient reports whether another attempt may succeed after err.
-func isTransient(err error) bool {
-	isOtherProgram := errors.Is(err, ErrProtocol)
-	isTokenRefused := errors.Is(err, ErrToken)
-	isOtherUser := errors.As(err, new(*PeerError))
-	return !isOtherProgram && !isTokenRefused && !isOtherUser
-}
-
-// isBusy reports whether the accept queue of a Unix socket is full.
-func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
-
-// callWithRetries repeats call, with pauses, until call succeeds or shouldRetry returns false. If
-// ctx is done during a pause, callWithRetries returns the cause of ctx and the last error.
-func callWithRetries[T any](
-	ctx context.Context,
-	call func(context.Context) (*T, error),
-	shouldRetry func(error) bool,
-) (*T, error) {
-	pause := firstBackoff
-	for {
-		result, err := call(ctx)
-		if err == nil || !shouldRetry(err) {
-			return result, err
-		}
-
-		hasPaused := sleepWithJitter(ctx, pause)
-		if !hasPaused {
-			return nil, fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
-		}
-
-		pause = min(2*pause, maxBackoff)
+// handshake sends VALIDATE and any token on a new connection, and returns a link for it. After an
+// error, it closes the connection.
+func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
+	l := newLink(conn, endpoint.Address)
+	err := l.sendValidate(ctx)
+	if err == nil && endpoint.Token != "" {
+		err = l.authenticate(ctx, endpoint.Token)
 	}
+
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("handshake with the store: %w", err)
+	}
+
+	l.mayNeedToken = endpoint.Token == ""
+	return l, nil
 }
 
-// The mean pause between attempts starts at firstBackoff and doubles up to maxBackoff.
-const (
-	firstBackoff = 10 * time.Millisecond
-	maxBackoff   = 500 * time.Millisecond
-)
+// sendValidate sends VALIDATE, the first request of a connection, and a PING that confirms it.
+func (l *link) sendValidate(ctx context.Context) error {
+	validate := request{query: queryValidate, nonce: protocolMagic}
+	// Old LibUV servers of PyTorch require that VALIDATE arrives in one packet.
+	validateAndPing, readReply := appendPing(validate.encode(nil))
+	return l.exchange(ctx, validateAndPing, readReply)
+}
 
-// sleepWithJitter sleeps for 0.5 to 1.5 times pause, so that not all ranks retry at once. It
-// returns false if ctx is done first.
-func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
-	return sleep(ctx, pause/2+rand.N(pause))
+// appendPing appends a PING to requests that have no replies. readReply checks the reply to the PING,
+// which confirms them.
+func appendPing(requests []byte) (_ []byte, readReply func(*decoder) error) {
+	nonce := rand.Uint32()
+	ping := request{query: queryPing, nonce: nonce}
+	readReply = func(d *decoder) error {
+		got, err := d.readU32()
+		if err == nil && got != nonce {
+			return d.errorf("PING %#08x was answered with %#08x", nonce, got)
+		}
+
+		return err
+	}
+	return ping.encode(requests), readReply
+}
+
+// authenticate returns ErrToken if the server requires a different token.
+func (l *link) authenticate(ctx context.Context, token Token) error {
+	return l.exchange(ctx, token.authRequest().encode(nil), readTokenReply)
+}
+
+func readTokenReply(d *decoder) error {
+	reply, err := d.r.ReadByte()
+	switch {
+	case err != nil && isClosed(err):
+		return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
+	case err != nil:
+		return err
+	case reply == replyReady:
+		return nil
+	case reply == replyNotReady:
+		return ErrToken
+	}
+
+	return d.errorf("the token was answered with %#02x", reply)
 }

@@ -1,9 +1,6 @@
 package rendezvous
 
-import (
-	"errors"
-	"fmt"
-)
+import "errors"
 
 var (
 	// ErrProtocol means that the other side does not speak the TCPStore protocol.
@@ -17,15 +14,3 @@ var (
 	// ErrTooLarge means that a request exceeds a limit of the protocol and was not sent.
 	ErrTooLarge = errors.New("exceeds a limit of the store")
 )
-
-// PeerError means that the process at the other end of a Unix socket belongs to another user.
-type PeerError struct {
-	Addr string
-	UID  uint32 // of the other process
-	Want uint32 // of this process
-}
-
-func (e *PeerError) Error() string {
-	return fmt.Sprintf("the other end of %s belongs to user %d, not to user %d",
-		e.Addr, e.UID, e.Want)
-}

@@ -2,17 +2,50 @@ package rendezvous
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strconv"
 	"strings"
+
+	"symmem/internal/sys"
 )
 
-// checkAddressOwner returns an error if the address of this job's store is in use by a process of
-// another user. Otherwise, it returns advice for a warning. A process of the same user may be rank
-// 0 of an earlier run that will end soon.
+// PeerError means that the process at the other end of a Unix socket belongs to another user.
+type PeerError struct {
+	Addr string
+	UID  uint32 // of the other process
+	Want uint32 // of this process
+}
+
+func (e *PeerError) Error() string {
+	return fmt.Sprintf("the other end of %s belongs to user %d, not to user %d",
+		e.Addr, e.UID, e.Want)
+}
+
+// checkPeer returns a PeerError if the process at the other end of a Unix socket does not run as
+// the user uid. It does not check other connections.
+func checkPeer(conn net.Conn, addr string, uid uint32) error {
+	unixConn, isUnix := conn.(*net.UnixConn)
+	if !isUnix {
+		return nil
+	}
+
+	peer, err := sys.PeerOf(unixConn)
+	if err != nil {
+		return fmt.Errorf("%s: %w", addr, err)
+	}
+
+	if peer.UID != int(uid) {
+		return &PeerError{Addr: addr, UID: uint32(peer.UID), Want: uid}
+	}
+
+	return nil
+}
+
+// checkAddressOwner returns an error if a process of another user uses the address of this job's
+// store. Otherwise, it returns advice for a warning: the process may end soon, for example as rank 0
+// of an earlier run.
 func checkAddressOwner(
 	ctx context.Context, endpoint Endpoint, ownUID uint32,
 ) (advice string, err error) {
@@ -25,7 +58,7 @@ func checkAddressOwner(
 	var isKnown bool
 	isUnix := network == "unix"
 	if isUnix {
-		owner, isKnown = ownerOfSocket(ctx, addr, ownUID)
+		owner, isKnown = ownerOfSocket(ctx, addr)
 	} else {
 		owner, isKnown = ownerOfPort(addr)
 	}
@@ -47,24 +80,15 @@ func checkAddressOwner(
 }
 
 // ownerOfSocket returns the user whose process listens on a Unix socket.
-func ownerOfSocket(ctx context.Context, addr string, ownUID uint32) (owner uint32, isKnown bool) {
+func ownerOfSocket(ctx context.Context, addr string) (owner uint32, isKnown bool) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", addr)
 	if err != nil {
 		return 0, false
 	}
 	defer conn.Close()
-	err = checkPeer(conn, addr, ownUID)
-	if err == nil {
-		return ownUID, true
-	}
-
-	var peerErr *PeerError
-	if errors.As(err, &peerErr) {
-		return peerErr.UID, true
-	}
-
-	return 0, false // The kernel did not return the peer's user.
+	peer, err := sys.PeerOf(conn.(*net.UnixConn))
+	return uint32(peer.UID), err == nil
 }
 
 // ownerOfPort returns the user whose process listens on the port of addr on this machine, if any.
@@ -95,12 +119,10 @@ func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 }
 
 // listenerUID returns the user whose process listens on a port, if any. table has the format of
-// /proc/net/tcp, in which each socket has a line such as
-//
-//	0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000 ...
+// /proc/net/tcp, with a line for each socket.
 func listenerUID(table string, port uint64) (uid uint32, isKnown bool) {
 	const (
-		addressField = 1 // local address and port in hexadecimal
+		addressField = 1 // such as "0100007F:1F90"
 		stateField   = 3
 		ownerField   = 7    // user ID in decimal
 		listenState  = "0A" // the kernel's TCP_LISTEN

@@ -263,8 +263,7 @@ func FuzzClient(f *testing.F) {
 			l := newLink(clientEnd, "fuzz")
 			// The client uses l for its first call, and cannot connect again.
 			c := newClient("fuzz", func(context.Context) (*link, error) { return nil, ErrLost })
-			c.addLink(l)
-			_ = c.releaseLink(l, nil)
+			c.addIdle(l)
 			_ = call(c) // may return any error
 			c.Close()
 		}

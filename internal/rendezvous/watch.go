@@ -271,22 +271,6 @@ func (w *endWatcher) endOf(rank int) *EndedError {
 	return w.ends[rank].EndedError
 }
 
-// sleep waits for d. It returns false if ctx is done first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // announceLeave stores the reason under this rank's leftKey, which means that the rank has left.
 // It uses the watcher's connection, so it first makes run return.
 func (w *endWatcher) announceLeave(ctx context.Context, reason []byte) error {
