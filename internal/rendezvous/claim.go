@@ -16,7 +16,7 @@ import (
 // A process claims its rank by sending a greeting to the job's store. The claim lasts until the
 // connection ends. If a rank is started twice by mistake, the store rejects the second claim. A
 // probe is a greeting that only asks whether the rank is taken. PyTorch's stores do not support
-// greetings.
+// greetings, so their ranks are not claimed.
 
 // attemptPrefix identifies one attempt to run the job, as in "symmem/run5/0" for run ID "run5"
 // after 0 restarts.
@@ -47,7 +47,6 @@ func describeProcess() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), cmp.Or(hostName(), "an unknown machine"))
 }
 
-// claimGreeting sets no KeyPrefix, because Connect chooses a key prefix only after the claim.
 func (w *World) claimGreeting() greeting {
 	return greeting{
 		Job: w.jobPrefix(), Rank: w.Rank, Process: processID, Description: describeProcess(),
@@ -77,11 +76,10 @@ func (e *RankTakenError) Error() string {
 const rankTakenPrefix = "the rank is taken: "
 
 const (
-	// claimTimeout limits the attempts to claim a rank. Within this time, the server notices if the
-	// previous process of the rank has exited.
+	// claimTimeout is long enough for the server to notice that the previous process of a restarted
+	// rank has exited.
 	claimTimeout = 2 * time.Second
-
-	claimPause = 50 * time.Millisecond // mean pause between attempts
+	claimPause   = 50 * time.Millisecond // mean pause between attempts
 )
 
 // sendGreeting repeats a greeting while the rank is taken, and returns a RankTakenError after
@@ -94,8 +92,7 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool,
 
 	deadline := time.Now().Add(claimTimeout)
 	for {
-		// Our server recognizes a greeting by greetingKey. PyTorch's server stores nothing and returns
-		// encoded, because the key is missing.
+		// PyTorch's server does not set the missing key, and returns encoded.
 		answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded)
 		if err != nil {
 			return false, err
@@ -119,8 +116,8 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool,
 	}
 }
 
-// claimRank claims this rank until the returned client is closed. Call it before changing the
-// rank's keys.
+// claimRank claims this rank until the returned client is closed, if the server supports greetings.
+// Call it before changing the rank's keys.
 func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := sendGreeting(ctx, c, w.claimGreeting())
@@ -135,14 +132,14 @@ func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 // probeTimeout adds a second for dialing and for the last answer.
 const probeTimeout = claimTimeout + time.Second
 
-// checkRankNotTaken returns a RankTakenError if this rank is taken in the store at the endpoint.
-// Otherwise, even after other errors, it returns nil.
+// checkRankNotTaken returns a RankTakenError if this rank is taken in the store at the endpoint. It
+// ignores other errors, because another program may use the endpoint.
 func checkRankNotTaken(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	c, err := Dial(ctx, endpoint)
 	if err != nil {
-		return nil // The job has no store at the endpoint.
+		return nil
 	}
 
 	_, err = sendGreeting(ctx, c, w.probeGreeting())
@@ -154,17 +151,16 @@ func checkRankNotTaken(ctx context.Context, endpoint Endpoint, w *World) error {
 	return nil
 }
 
-// sizeKey returns the key for a rank's WORLD_SIZE. The key does not contain jobPrefix, because
-// ranks with different values of WORLD_SIZE have different prefixes.
+// sizeKey returns the key for a rank's WORLD_SIZE. It does not contain jobPrefix, which contains the
+// WORLD_SIZE.
 func (w *World) sizeKey(rank int) string {
 	return fmt.Sprintf("%s/size of %d", w.attemptPrefix(), rank)
 }
 
 // describeSizeMismatch finds an absent rank with a different WORLD_SIZE. It returns a suffix for an
-// error message, such as "; WORLD_SIZE is 3 on rank 1, but 2 on this rank", or "" without such a
-// rank.
+// error message, such as "; WORLD_SIZE is 3 on rank 1, but 2 on this rank", or "" if there is none.
 func (w *World) describeSizeMismatch(ctx context.Context, c *Client, absent []int) string {
-	// This rank has waited for the absent ranks until ctx was done.
+	// The caller's ctx is done.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()
 	ownSize := strconv.Itoa(w.Size)

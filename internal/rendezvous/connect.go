@@ -5,16 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 )
 
-// Ranks that call Connect together form a world, and each gets a Member. A rank may call Connect
-// again while rank 0 still closes the store of the previous world. This rank then loses the
-// connection to the old store, and retries until rank 0 serves a new one.
+// The ranks that call Connect together form a world. If a rank calls Connect again before rank 0 has
+// closed the store of the previous world, it may connect to the old store. It retries when it loses
+// this connection.
 
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
-	Ranks []int // ranks that are known to be absent
+	Ranks []int // known absent ranks
 	Size  int   // number of ranks of the world
 	Err   error // such as the context's cause or an EndedError
 }
@@ -40,8 +39,9 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // Connect returns an AbsentError if some ranks do not call it before ctx is done, or within
 // DefaultTimeout if ctx has no deadline.
 //
-// If each rank calls Connect twice, the job has two worlds. After an error, all ranks should leave
-// and restart with a different World.Restart.
+// After an error, all ranks should leave and restart with a different World.Restart.
+//
+// If each rank calls Connect twice, the job has two worlds.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.describeProblem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -55,7 +55,7 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 			w.Rank, w.Size, w.Source, w.Route.Kind, err)
 	}
 
-	return m.store, m, nil
+	return m.worldClient, m, nil
 }
 
 // connect is Connect without a default timeout.
@@ -71,30 +71,28 @@ func connect(ctx context.Context, w World) (*Member, error) {
 	}
 
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx) // not an AbsentError, because this rank itself is late
+		return nil, context.Cause(ctx) // not an AbsentError: the other ranks may be on time
 	}
 
 	var losses storeLosses
 	connectToWorld := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
 	m, err := callWithRetries(ctx, connectToWorld, losses.shouldRetry)
 	usesStoreOfRank0 := w.Route.Kind == RouteServe && w.Rank != 0
-	hasTimedOut := ctx.Err() != nil
-	if usesStoreOfRank0 && losses.hasLostStore && hasTimedOut {
+	if err != nil && ctx.Err() != nil && usesStoreOfRank0 && losses.hasLostStore {
 		err = explainLostStore(err, &w)
 	}
 
 	return m, err
 }
 
-// storeLosses records how calls of connectOnce have lost the store.
+// storeLosses records whether calls of connectOnce have lost the store.
 type storeLosses struct {
 	hasLostStore    bool
 	earlyCloseCount int // number of errors that were errClosedEarly
 }
 
-// maxEarlyCloses limits the retries after errClosedEarly, which means that the server closed the
-// connection before it accepted the token. A server that shuts down does this about once, and a
-// server with a different token does it every time.
+// maxEarlyCloses limits the retries after errClosedEarly. A closing server causes this error about
+// once, and a server with a different token causes it every time.
 const maxEarlyCloses = 3
 
 // shouldRetry records err, the error of connectOnce, and reports whether to try again.
@@ -113,22 +111,24 @@ func (s *storeLosses) shouldRetry(err error) bool {
 	return isLost || mayBeClosing
 }
 
-// explainLostStore replaces the error of a rank that lost rank 0's store and then timed out. It
-// returns an AbsentError for rank 0, or err if err is about other ranks.
+// explainLostStore returns an AbsentError about rank 0, unless err already names other ranks or a
+// rank that has ended.
 func explainLostStore(err error, w *World) error {
 	if !shouldBlameRank0(err) {
 		return err
 	}
 
 	// Without the store, this rank cannot find out whether rank 0 ended or left.
-	end := &EndedError{Rank: 0, Description: storeRankEnded + " or left"}
+	end := &EndedError{
+		Rank: 0, Description: "rank 0, which served the store, has ended or left",
+	}
 	reason := fmt.Errorf("%w: %w", end, err)
 	return &AbsentError{Ranks: []int{0}, Size: w.Size, Err: reason}
 }
 
 func shouldBlameRank0(err error) bool {
 	if errors.As(err, new(*EndedError)) {
-		return false // The error already names the rank that has ended.
+		return false
 	}
 
 	if absent, isAbsent := errors.AsType[*AbsentError](err); isAbsent {
@@ -167,7 +167,3 @@ func leaveKeysOf(m *Member) []string {
 
 	return keys
 }
-
-// lateRequestTimeout limits requests that are sent after the caller's context is done. A running
-// store answers much sooner.
-const lateRequestTimeout = 2 * time.Second

@@ -277,7 +277,7 @@ func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 		cut := &cutConn{Conn: conn, cancel: func() { cancel(cause) }, cut: make(chan struct{})}
 		return handshake(ctx, cut, Endpoint{Address: server.Address()})
 	})
-	m := &Member{world: worldsOf(3, Route{Kind: RouteServe})[2], client: client}
+	m := &Member{world: worldsOf(3, Route{Kind: RouteServe})[2], jobClient: client}
 	err := m.joinAndAwait(ctx)
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0, 1}) ||

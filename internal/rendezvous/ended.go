@@ -202,12 +202,12 @@ func (m *Member) isFatalToConnect(ctx context.Context, e *EndedError) bool {
 		return true
 	}
 
-	_, isReady, err := m.store.Peek(ctx, readyKey)
+	_, isReady, err := m.worldClient.Peek(ctx, readyKey)
 	if err != nil || isReady {
 		return false // All ranks have joined before, or the store is lost.
 	}
 
-	_, hasLeft, err := m.store.Peek(ctx, leftKey(e.Rank))
+	_, hasLeft, err := m.worldClient.Peek(ctx, leftKey(e.Rank))
 	return err == nil && !hasLeft
 }
 

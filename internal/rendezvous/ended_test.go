@@ -18,7 +18,7 @@ const maxReportTime = testTimeout / 2
 // closeLinks closes all connections of a member, as the kernel does when a process is killed.
 func closeLinks(m *Member) error {
 	m.watcher.cancelWait()
-	err := errors.Join(m.watcher.client.Close(), m.client.Close())
+	err := errors.Join(m.watcher.client.Close(), m.jobClient.Close())
 	if m.service != nil {
 		services.mu.Lock()
 		delete(services.byAddress, m.service.endpoint.Address)
@@ -83,7 +83,7 @@ func TestEndOfRankCancelsDependentWaits(t *testing.T) {
 
 				if victim != 0 {
 					unaffected, stop := survivors[0].Guard(ctx, []int{0, 2, 3})
-					if err := survivors[0].store.Set(unaffected, "key", nil); err != nil {
+					if err := survivors[0].worldClient.Set(unaffected, "key", nil); err != nil {
 						t.Error(err)
 					}
 
@@ -150,7 +150,7 @@ func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 				}
 
 				for _, w := range others {
-					if err := m.store.Wait(ctx, joinedKey(w.Rank)); err != nil {
+					if err := m.worldClient.Wait(ctx, joinedKey(w.Rank)); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -195,7 +195,7 @@ func TestLostStoreIsExplained(t *testing.T) {
 				t.Error(err)
 			}
 
-			err := members[1].store.Set(ctx, "key", nil)
+			err := members[1].worldClient.Set(ctx, "key", nil)
 			if !errors.Is(err, ErrLost) {
 				t.Fatalf("Set without a store = %v, want ErrLost", err)
 			}
@@ -296,7 +296,7 @@ func TestStoreThatDoesNotRecordEndsIsSupported(t *testing.T) {
 		t.Fatalf("CompareSet = %q, %v; want an answer other than greetingAnswer", answer, err)
 	}
 
-	m := &Member{world: worldsOf(2, Route{Kind: RouteJoin})[1], client: client, keyPrefix: "base"}
+	m := &Member{world: worldsOf(2, Route{Kind: RouteJoin})[1], jobClient: client, keyPrefix: "base"}
 	m.keyPrefix = strings.Repeat("x", maxGreetingBytes)
 	w, err := startEndWatcher(testContext(t), m, newClient(client.addr, client.dial))
 	if w != nil || err != nil {
@@ -362,7 +362,7 @@ func TestReasonIsSentOverWatchConnection(t *testing.T) {
 		}
 	}
 
-	members[1].client.loseLinks()
+	members[1].jobClient.loseLinks()
 	if err := members[1].Leave(ctx, "out of memory"); err != nil {
 		t.Error(err)
 	}

@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// openStore sets m.client to a client of the store that m.world.Route selects. With RouteServe,
+// openStore sets m.jobClient to a client of the store that m.world.Route selects. With RouteServe,
 // rank 0 also serves the store.
 func (m *Member) openStore(ctx context.Context) (err error) {
 	route := m.world.Route
 	switch {
 	case route.Kind == RouteLocal:
-		m.client = NewLocal()
+		m.jobClient = NewLocal()
 		return nil
 	case route.Kind == RouteServe && m.world.Rank == 0:
 		m.service, err = joinService(ctx, route.Endpoint, &m.world)
 		if err == nil {
-			m.client = m.service.server.Client()
+			m.jobClient = m.service.server.Client()
 		}
 
 		return err
@@ -27,15 +27,15 @@ func (m *Member) openStore(ctx context.Context) (err error) {
 		return m.dialRankZero(ctx)
 	}
 
-	m.client, err = Dial(ctx, route.Endpoint)
+	m.jobClient, err = Dial(ctx, route.Endpoint)
 	return err
 }
 
-// dialRankZero sets m.client to a client of the store that rank 0 serves. It waits until rank 0
+// dialRankZero sets m.jobClient to a client of the store that rank 0 serves. It waits until rank 0
 // does so. At the end of ctx, it returns an AbsentError about rank 0.
 func (m *Member) dialRankZero(ctx context.Context) error {
 	findAbsent := func(context.Context) []int { return []int{0} }
-	stopReports := reportLateRanks(ctx, m.world.ReportAbsent, findAbsent)
+	stopReports := reportRanks(ctx, m.world.ReportAbsent, findAbsent)
 	defer stopReports()
 	client, err := Dial(ctx, m.world.Route.Endpoint)
 	if err != nil && ctx.Err() != nil {
@@ -47,7 +47,7 @@ func (m *Member) dialRankZero(ctx context.Context) error {
 	}
 
 	client.serverRank = 0
-	m.client = client
+	m.jobClient = client
 	return nil
 }
 
@@ -79,7 +79,7 @@ func (m *Member) joinAndAwait(ctx context.Context) error {
 		absent = absentErr.Ranks
 	}
 
-	// m.store is not nil: there is no AbsentError before join has set it.
+	// m.worldClient is not nil: there is no AbsentError before join has set it.
 	publishErr := m.publishReady(ctx, absent)
 	return errors.Join(err, publishErr)
 }
@@ -89,7 +89,7 @@ func (m *Member) joinAndAwait(ctx context.Context) error {
 // to be absent.
 func (m *Member) explainTimeout(ctx context.Context, err error) error {
 	isTimeout := ctx.Err() != nil && !errors.As(err, new(*EndedError))
-	if !isTimeout || m.store == nil {
+	if !isTimeout || m.worldClient == nil {
 		return err
 	}
 
@@ -100,7 +100,7 @@ func (m *Member) explainTimeout(ctx context.Context, err error) error {
 
 	// Each of these two texts begins with "; " or is empty.
 	joined := m.describeJoinedRanks(ctx)
-	mismatch := m.world.describeSizeMismatch(ctx, m.client, absent)
+	mismatch := m.world.describeSizeMismatch(ctx, m.jobClient, absent)
 	reason := fmt.Errorf("%w%s%s", context.Cause(ctx), joined, mismatch)
 	return &AbsentError{Ranks: absent, Size: m.world.Size, Err: reason}
 }
@@ -112,10 +112,10 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	// guardedCtx is also canceled when a rank ends without leaving.
 	guardedCtx, stopGuard := m.guard(ctx, launcherDelay, m.isFatalToConnect)
 	defer stopGuard()
-	stopReports := reportLateRanks(ctx, m.world.ReportAbsent, m.findAbsent)
+	stopReports := reportRanks(ctx, m.world.ReportAbsent, m.findAbsent)
 	defer stopReports()
 	if m.world.Rank == 0 {
-		err = m.store.Wait(guardedCtx, m.otherRanksKeys(joinedKey)...)
+		err = m.worldClient.Wait(guardedCtx, m.otherRanksKeys(joinedKey)...)
 	} else {
 		err = m.awaitReady(guardedCtx)
 	}
@@ -146,7 +146,7 @@ func (m *Member) join(ctx context.Context) error {
 	var watchClient *Client // nil if this rank is the only one
 	if m.world.Size > 1 {
 		var err error
-		watchClient, err = m.world.claimRank(ctx, m.client)
+		watchClient, err = m.world.claimRank(ctx, m.jobClient)
 		if err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func (m *Member) join(ctx context.Context) error {
 	// Each rank counts its calls of Connect. The n-th calls of all ranks belong together and have
 	// the same prefix.
 	countKey := fmt.Sprintf("%s/turn/%d", jobPrefix, m.world.Rank)
-	callNumber, err := m.client.Add(ctx, countKey, 1)
+	callNumber, err := m.jobClient.Add(ctx, countKey, 1)
 	if err != nil {
 		if watchClient != nil {
 			closeErr := watchClient.Close()
@@ -166,7 +166,7 @@ func (m *Member) join(ctx context.Context) error {
 	}
 
 	m.keyPrefix = fmt.Sprintf("%s/%d", jobPrefix, callNumber)
-	m.store = WithPrefix(m.client, m.keyPrefix)
+	m.worldClient = WithPrefix(m.jobClient, m.keyPrefix)
 	if watchClient != nil {
 		m.watcher, err = startEndWatcher(ctx, m, watchClient) // owns watchClient from here on
 		if err != nil {
@@ -174,13 +174,13 @@ func (m *Member) join(ctx context.Context) error {
 		}
 
 		size := []byte(strconv.Itoa(m.world.Size))
-		err = m.client.Set(ctx, m.world.sizeKey(m.world.Rank), size)
+		err = m.jobClient.Set(ctx, m.world.sizeKey(m.world.Rank), size)
 		if err != nil {
 			return err
 		}
 	}
 
-	return m.store.Set(ctx, joinedKey(m.world.Rank), []byte(hostName()))
+	return m.worldClient.Set(ctx, joinedKey(m.world.Rank), []byte(hostName()))
 }
 
 // otherRanksKeys returns a key for each rank except 0. Only rank 0 calls it.
@@ -203,20 +203,20 @@ func (m *Member) publishReady(ctx context.Context, absent []int) error {
 
 	ctx, cancel := extend(ctx, lateRequestTimeout)
 	defer cancel()
-	return m.store.Set(ctx, readyKey, []byte(strings.Join(numbers, ",")))
+	return m.worldClient.Set(ctx, readyKey, []byte(strings.Join(numbers, ",")))
 }
 
 // awaitReady waits for the list of absent ranks from rank 0. It returns an AbsentError if the list
 // is not empty.
 func (m *Member) awaitReady(ctx context.Context) error {
-	if err := m.store.Wait(ctx, readyKey); err != nil {
+	if err := m.worldClient.Wait(ctx, readyKey); err != nil {
 		return err
 	}
 
 	// The key is set, so Get returns soon. The deadline must not interrupt it.
 	readCtx, cancel := extend(ctx, lateRequestTimeout)
 	defer cancel()
-	value, err := m.store.Get(readCtx, readyKey)
+	value, err := m.worldClient.Get(readCtx, readyKey)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (m *Member) findAbsent(ctx context.Context) (ranks []int) {
 			continue
 		}
 
-		_, hasJoined, err := m.store.Peek(ctx, joinedKey(rank))
+		_, hasJoined, err := m.worldClient.Peek(ctx, joinedKey(rank))
 		if err == nil && !hasJoined {
 			ranks = append(ranks, rank)
 		}
@@ -274,7 +274,7 @@ func (m *Member) describeJoinedRanks(ctx context.Context) string {
 	ranks := map[string][]int{}
 	for rank := range m.world.Size {
 		// The value of joinedKey is the name of the rank's machine, or "" if it is unknown.
-		value, hasJoined, err := m.store.Peek(ctx, joinedKey(rank))
+		value, hasJoined, err := m.worldClient.Peek(ctx, joinedKey(rank))
 		machine := string(value)
 		if err != nil || !hasJoined || machine == "" {
 			continue

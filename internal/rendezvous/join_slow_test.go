@@ -11,8 +11,8 @@ func TestJoinWithSlowStore(t *testing.T) {
 	t.Parallel()
 	server := newServer("this process", "")
 	defer server.Close()
-	m := &Member{world: World{Size: 2}, store: server.Client()}
-	defer m.store.Close()
+	m := &Member{world: World{Size: 2}, worldClient: server.Client()}
+	defer m.worldClient.Close()
 	if err := m.publishReady(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -84,3 +84,7 @@ func extend(ctx context.Context, extension time.Duration) (context.Context, cont
 		cancel(nil)
 	}
 }
+
+// lateRequestTimeout limits requests that are sent after the caller's context is done. A running
+// store answers much sooner.
+const lateRequestTimeout = 2 * time.Second

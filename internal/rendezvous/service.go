@@ -11,17 +11,15 @@ import (
 	"time"
 )
 
-// service is a server and its refcount. If a process calls Connect several times for the same
-// address, the Members share a service, and the last one to leave closes it.
+// service is a Server that the Members of this process share if they call Connect with the same
+// address. The last one to leave closes it.
 type service struct {
 	endpoint Endpoint
 	server   *Server
 
 	// Guarded by services.mu:
-	memberCount int // number of Members that have not left
-	// leaveKeys has a list for each call of Connect, with the keys that the other ranks set when they
-	// leave.
-	leaveKeys [][]string
+	memberCount int        // number of Members that have not left
+	leaveKeys   [][]string // for each world, keys that the other ranks set when they leave
 }
 
 var services = struct {
@@ -29,54 +27,57 @@ var services = struct {
 	byAddress map[string]*service // by Endpoint.Address
 }{byAddress: map[string]*service{}}
 
-// joinService adds a Member to the service at an endpoint, and opens the service if necessary.
-//
-// While another process uses the address, such as rank 0 of an earlier run, joinService retries. It
-// returns an error if that process belongs to another user, or serves a store in which this rank is
-// already connected.
+// joinService adds a Member to the service at an endpoint, and opens the service if necessary. It
+// retries while another process uses the address, such as rank 0 of an earlier run. It returns an
+// error if that process belongs to another user, or serves a store in which this rank is taken.
 func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
-	hasWarned := false
-	var nextClaimCheck time.Time
-	pause := firstBackoff
-	for {
-		s, err := findOrOpenService(endpoint)
-		isAddressInUse := errors.Is(err, syscall.EADDRINUSE)
-		if !isAddressInUse {
-			return s, err
-		}
-
-		advice, ownerErr := checkAddressOwner(ctx, endpoint, uint32(os.Geteuid()))
-		if ownerErr != nil {
-			return nil, ownerErr
-		}
-
-		// A check may take seconds, which is too long for each attempt.
-		isCheckDue := time.Now().After(nextClaimCheck)
-		if isCheckDue {
-			claimErr := checkRankNotTaken(ctx, endpoint, w)
-			if claimErr != nil {
-				return nil, claimErr
-			}
-
-			nextClaimCheck = time.Now().Add(claimTimeout)
-		}
-
-		if !hasWarned {
-			hasWarned = true
-			slog.Warn("symmem: the address of the store is in use; this rank tries again until its "+
-				"timeout: "+advice, "address", endpoint.Address, "error", err)
-		}
-
-		hasPaused := sleepWithJitter(ctx, pause)
-		if !hasPaused {
-			return nil, fmt.Errorf("%w: %w; %s", context.Cause(ctx), err, advice)
-		}
-
-		pause = min(2*pause, maxBackoff)
-	}
+	j := &serviceJoiner{endpoint: endpoint, world: w}
+	return callWithRetries(ctx, j.tryJoin, isAddressInUse)
 }
 
-// findOrOpenService is joinService without retries.
+func isAddressInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+
+type serviceJoiner struct {
+	endpoint       Endpoint
+	world          *World
+	hasWarned      bool
+	nextClaimCheck time.Time
+}
+
+// claimCheckInterval is long, because checkRankNotTaken may take seconds.
+const claimCheckInterval = claimTimeout
+
+func (j *serviceJoiner) tryJoin(ctx context.Context) (*service, error) {
+	s, err := findOrOpenService(j.endpoint)
+	if !isAddressInUse(err) {
+		return s, err
+	}
+
+	advice, ownerErr := checkAddressOwner(ctx, j.endpoint, uint32(os.Geteuid()))
+	if ownerErr != nil {
+		return nil, ownerErr
+	}
+
+	isCheckDue := time.Now().After(j.nextClaimCheck)
+	if isCheckDue {
+		claimErr := checkRankNotTaken(ctx, j.endpoint, j.world)
+		if claimErr != nil {
+			return nil, claimErr
+		}
+
+		j.nextClaimCheck = time.Now().Add(claimCheckInterval)
+	}
+
+	if !j.hasWarned {
+		j.hasWarned = true
+		slog.Warn("symmem: the address of the store is in use; this rank tries again until its "+
+			"timeout: "+advice, "address", j.endpoint.Address, "error", err)
+	}
+
+	return nil, fmt.Errorf("%w; %s", err, advice)
+}
+
+// findOrOpenService adds a Member without retries.
 func findOrOpenService(endpoint Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
@@ -100,15 +101,14 @@ func findOrOpenService(endpoint Endpoint) (*service, error) {
 	return s, nil
 }
 
-// addWorld adds a world that all ranks have joined, the result of one call of Connect. The other
-// ranks set leaveKeys when they leave.
+// addWorld adds the leaveKeys of a world that all ranks have joined.
 func (s *service) addWorld(leaveKeys []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s.leaveKeys = append(s.leaveKeys, leaveKeys)
 }
 
-// removeMember returns s.leaveKeys if no Members remain. A later Member then opens a new service.
+// removeMember removes a Member. It returns s.leaveKeys if none remain.
 func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

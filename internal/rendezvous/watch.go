@@ -284,12 +284,8 @@ func (w *endWatcher) announceLeave(ctx context.Context, reason []byte) error {
 	return WithPrefix(w.client, w.keyPrefix).Set(ctx, leftKey(w.rank), reason)
 }
 
-// close closes the connection, so that the server records that this rank has ended. w may be nil.
+// close closes the connection, so that the server records that this rank has ended.
 func (w *endWatcher) close() error {
-	if w == nil {
-		return nil
-	}
-
 	w.cancelWait()
 	err := w.client.Close()
 	<-w.done
