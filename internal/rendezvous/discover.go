@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -10,8 +11,8 @@ import (
 // torchrun starts 2 processes on each of 2 machines, the last one gets RANK=3, WORLD_SIZE=4,
 // LOCAL_RANK=1 (among the ranks of its machine) and LOCAL_WORLD_SIZE=2.
 
-// Discover determines this process's rank and the route to the job's store, from options and
-// environment variables. lookup is usually os.LookupEnv. The error is an EnvironmentError or
+// Discover determines this process's rank and the route to the job's store. Options take precedence
+// over environment variables. lookup is usually os.LookupEnv. The error is an EnvironmentError or
 // describes an invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := discoverRanks(lookup, o)
@@ -40,6 +41,12 @@ func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
 	e.variables = append(e.variables, Variable{name, value})
 	return value
+}
+
+// isSet reports whether a variable is not empty. It does not record the variable.
+func (e *environment) isSet(name string) bool {
+	value, _ := e.lookup(name)
+	return value != ""
 }
 
 // token is like value, but hides the value from error messages.
@@ -73,64 +80,68 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
+// launcherVariables contains names of environment variables.
 type launcherVariables struct {
-	source Source
-	names  [4]string // for rank, size, local rank and local size, in this order
-	advice string    // added to the error message if only some variables are set
+	source                           Source
+	rank, size, localRank, localSize string
+	runIDs                           []string // The first one that is set applies.
+	restart                          string   // "" if there is none
+	advice                           string   // for errors about missing variables
 }
 
 // Discover tries the launchers in this order.
 var launchers = []launcherVariables{
 	{
 		source: SourceTorchrun,
-		names:  [4]string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+		rank:   "RANK", size: "WORLD_SIZE",
+		localRank: "LOCAL_RANK", localSize: "LOCAL_WORLD_SIZE",
+		runIDs: []string{"TORCHELASTIC_RUN_ID"}, restart: "TORCHELASTIC_RESTART_COUNT",
 		advice: "RANK and WORLD_SIZE alone may count machines, as Kubeflow's PyTorchJob sets " +
 			"them: start the processes by torchrun or symmem launch",
 	},
 	{
 		source: SourceOpenMPI,
-		names: [4]string{
-			"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-			"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-		},
+		rank:   "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE",
+		localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localSize: "OMPI_COMM_WORLD_LOCAL_SIZE",
+		runIDs: []string{"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
 		advice: "mpirun of Open MPI sets all four",
 	},
 	{
 		source: SourceMPICH,
-		names:  [4]string{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+		rank:   "PMI_RANK", size: "PMI_SIZE",
+		localRank: "MPI_LOCALRANKID", localSize: "MPI_LOCALNRANKS",
 		advice: "mpiexec of MPICH and of Intel MPI sets all four",
 	},
 }
 
-// discoverRanks returns this process's World without a route. Options take precedence over the
-// variables of a launcher. Without either, the World has a single rank.
+// discoverRanks returns this process's World without a route. Without options and a launcher, the
+// World has a single rank.
 func discoverRanks(lookup func(string) (string, bool), o Options) (World, error) {
-	hasRank := o.Rank != 0 || o.Size != 0
-	hasLocalRank := o.LocalRank != 0 || o.LocalSize != 0
-	if hasRank || hasLocalRank {
+	hasNumbers := [...]int{o.Rank, o.Size, o.LocalRank, o.LocalSize} != [4]int{}
+	if hasNumbers {
 		return worldFromOptions(o)
 	}
 
-	slurmEnvironment := &environment{lookup: lookup, source: SourceSlurm}
-	isSlurmTask := isInSlurmStep(slurmEnvironment)
+	isSlurmTask := isInSlurmStep(lookup)
 	for i := range launchers {
 		launcher := &launchers[i]
 		e := &environment{lookup: lookup, source: launcher.source}
-		w, isFound, err := launcher.readRanks(e, isSlurmTask)
-		if isFound || err != nil {
+		w, isFound, err := launcher.readWorld(e, isSlurmTask)
+		if isFound {
 			return w, err
 		}
 	}
 
-	// Slurm comes last, because a task of Slurm may itself be a launcher such as torchrun.
+	// Slurm comes last, because it may have started another launcher such as torchrun.
 	if isSlurmTask {
-		return worldFromSlurm(slurmEnvironment)
+		return worldFromSlurm(&environment{lookup: lookup, source: SourceSlurm})
 	}
 
 	return World{Size: 1, LocalSize: 1, Source: SourceOneProcess}, nil
 }
 
-// worldFromOptions assumes that all ranks are on one machine if the local size is not set.
+// worldFromOptions returns the World that o describes. Without a local size, all ranks are on one
+// machine.
 func worldFromOptions(o Options) (World, error) {
 	w := World{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
@@ -153,84 +164,63 @@ func worldFromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// readRanks returns the World that the launcher's variables describe. isFound is false if the
-// launcher has not set any of them.
-func (l *launcherVariables) readRanks(
+// readWorld returns the World that the launcher's variables describe. isFound is false if the
+// launcher has not started this process.
+func (l *launcherVariables) readWorld(
 	e *environment, isSlurmTask bool,
 ) (w World, isFound bool, err error) {
-	setCount, isLocalSet := l.countSet(e)
-	if setCount == 0 {
+	names := [...]string{l.rank, l.size, l.localRank, l.localSize}
+	setCount := 0
+	for _, name := range names {
+		if e.isSet(name) {
+			setCount++
+		}
+	}
+
+	hasLocalRank := e.isSet(l.localRank) || e.isSet(l.localSize)
+	isSetBySlurm := isSlurmTask && l.source == SourceMPICH && !hasLocalRank
+	if setCount == 0 || isSetBySlurm {
 		return World{}, false, nil
 	}
 
-	// Slurm may also set PMI_RANK and PMI_SIZE, but not MPICH's local rank and size.
-	isSetBySlurm := l.source == SourceMPICH && isSlurmTask && !isLocalSet
-	if isSetBySlurm {
-		return World{}, false, nil
+	if setCount < len(names) {
+		for _, name := range names {
+			e.value(name) // records the variable for the error
+		}
+
+		return World{}, true, e.errorf("only some of the variables are set; %s", l.advice)
 	}
 
-	if setCount < len(l.names) {
-		return World{}, false, e.errorf("only some of the variables are set; %s", l.advice)
-	}
-
-	// countSet has recorded the variables in e. A new environment avoids duplicates in errors.
-	w, err = l.parseWorld(&environment{lookup: e.lookup, source: l.source})
+	w, err = l.parseWorld(e)
 	return w, true, err
 }
 
-func (l *launcherVariables) countSet(e *environment) (setCount int, isLocalSet bool) {
-	const firstLocalIndex = 2 // index of the local rank in l.names
-	for i, name := range l.names {
-		if e.value(name) == "" {
-			continue
-		}
-
-		setCount++
-		if i >= firstLocalIndex {
-			isLocalSet = true
-		}
-	}
-
-	return setCount, isLocalSet
-}
-
-// parseWorld requires that all of the launcher's variables are set.
+// parseWorld requires that all four numbers are set.
 func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	w := World{Source: l.source}
-	fields := [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} // in the order of l.names
-	for i, field := range fields {
-		n, err := e.number(l.names[i])
-		if err != nil {
-			return World{}, err
-		}
-
-		*field = n
+	var rankErr, sizeErr, localRankErr, localSizeErr error
+	w.Rank, rankErr = e.number(l.rank)
+	w.Size, sizeErr = e.number(l.size)
+	w.LocalRank, localRankErr = e.number(l.localRank)
+	w.LocalSize, localSizeErr = e.number(l.localSize)
+	err := cmp.Or(rankErr, sizeErr, localRankErr, localSizeErr) // the first error
+	if err != nil {
+		return World{}, err
 	}
 
 	if problem := w.describeProblem(); problem != "" {
 		return World{}, e.errorf("%s", problem)
 	}
 
-	err := readJobName(e, &w)
-	return w, err
-}
-
-// readJobName sets RunID and Restart if the launcher has variables for them.
-func readJobName(e *environment, w *World) (err error) {
-	switch w.Source {
-	case SourceTorchrun:
-		w.RunID = e.value("TORCHELASTIC_RUN_ID")
-		if e.value("TORCHELASTIC_RESTART_COUNT") != "" {
-			w.Restart, err = e.number("TORCHELASTIC_RESTART_COUNT")
-		}
-	case SourceOpenMPI:
-		w.RunID = e.value("PMIX_NAMESPACE")
+	for _, name := range l.runIDs {
 		if w.RunID == "" {
-			w.RunID = e.value("OMPI_MCA_ess_base_jobid")
+			w.RunID = e.value(name)
 		}
-	case SourceLaunch, SourceOptions, SourceMPICH, SourceSlurm, SourceOneProcess:
-		// MPICH has no such variables. The other sources do not occur in the list of launchers.
 	}
 
-	return err
+	if l.restart != "" && e.isSet(l.restart) {
+		w.Restart, err = e.number(l.restart)
+	}
+
+	return w, err
 }

@@ -14,21 +14,22 @@ import (
 //	SLURM_STEP_NUM_TASKS=7              number of ranks
 //	SLURM_LOCALID=0                     local rank
 //	SLURM_NODEID=1                      machine
+//	SLURM_STEP_NUM_NODES=3              number of machines
 //	SLURM_STEP_TASKS_PER_NODE=4,2,1     number of ranks on each machine
 
-// firstReservedStep is the lowest reserved step ID. Processes with a reserved ID, such as the job's
-// script, are not ranks, although Slurm sets SLURM_PROCID for them.
+// firstReservedStep is the lowest step ID of processes that are not ranks, such as the job's script.
+// Slurm also sets SLURM_PROCID for them.
 const firstReservedStep = 0xfffffff0
 
 // isInSlurmStep reports whether this process is a rank that srun has started.
-func isInSlurmStep(e *environment) bool {
-	id, err := strconv.ParseUint(e.value("SLURM_STEP_ID"), 10, 64)
+func isInSlurmStep(lookup func(string) (string, bool)) bool {
+	stepID, _ := lookup("SLURM_STEP_ID")
+	id, err := strconv.ParseUint(stepID, 10, 64)
 	return err == nil && id < firstReservedStep
 }
 
 // worldFromSlurm returns the World that the variables of a step describe.
 func worldFromSlurm(e *environment) (World, error) {
-	e.variables = nil // Errors list only the variables that this function reads.
 	job := e.value("SLURM_JOB_ID")
 	if job == "" {
 		return World{}, e.errorf("SLURM_STEP_ID is set, but SLURM_JOB_ID is not")
@@ -37,7 +38,7 @@ func worldFromSlurm(e *environment) (World, error) {
 	w := World{Source: SourceSlurm, RunID: job + "." + e.value("SLURM_STEP_ID")}
 	sizeName := "SLURM_STEP_NUM_TASKS"
 	if e.value(sizeName) == "" {
-		sizeName = "SLURM_NTASKS" // for the whole job
+		sizeName = "SLURM_NTASKS"
 	}
 
 	var rankErr, localRankErr, sizeErr, localSizeErr error
@@ -79,18 +80,18 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 // tasksOnNode returns the number of tasks on a node. list is SLURM_STEP_TASKS_PER_NODE. For
 // example, "4(x2),3" means 4, 4 and 3 tasks.
 func tasksOnNode(list string, node int) (tasks int, isValid bool) {
-	nodeInItem := node // index of the node, if the current item has enough nodes
+	firstNode := 0 // of the current item
 	for item := range strings.SplitSeq(list, ",") {
-		tasks, nodeCount, isValid := parseTaskItem(item)
-		if !isValid {
+		itemTasks, nodeCount, isItemValid := parseTaskItem(item)
+		if !isItemValid {
 			return 0, false
 		}
 
-		if nodeInItem < nodeCount {
-			return tasks, true
+		if node-firstNode < nodeCount {
+			return itemTasks, true
 		}
 
-		nodeInItem -= nodeCount
+		firstNode += nodeCount
 	}
 
 	return 0, false
