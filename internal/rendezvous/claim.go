@@ -151,8 +151,8 @@ func checkRankNotTaken(ctx context.Context, endpoint Endpoint, w *World) error {
 	return nil
 }
 
-// sizeKey returns the key for a rank's WORLD_SIZE. It does not contain jobPrefix, which contains the
-// WORLD_SIZE.
+// sizeKey returns the key for a rank's WORLD_SIZE. It does not contain jobPrefix, which contains
+// the WORLD_SIZE.
 func (w *World) sizeKey(rank int) string {
 	return fmt.Sprintf("%s/size of %d", w.attemptPrefix(), rank)
 }

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// The ranks that call Connect together form a world. If a rank calls Connect again before rank 0 has
-// closed the store of the previous world, it may connect to the old store. It retries when it loses
-// this connection.
+// The ranks that call Connect together form a world. If a rank calls Connect again before rank 0
+// has closed the store of the previous world, it may connect to the old store. It retries when it
+// loses this connection.
 
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {

@@ -66,8 +66,8 @@ func (d *dialer) openOnce(ctx context.Context) (*link, error) {
 	return handshake(ctx, conn, d.endpoint) // closes conn after an error
 }
 
-// openFirst opens a connection to a store that may not exist yet. If any attempt has lost the store,
-// the error matches ErrLost.
+// openFirst opens a connection to a store that may not exist yet. If any attempt has lost the
+// store, the error matches ErrLost.
 func (d *dialer) openFirst(ctx context.Context) (*link, error) {
 	hasLostStore := false
 	shouldRetry := func(err error) bool {
@@ -131,8 +131,8 @@ func (l *link) sendValidate(ctx context.Context) error {
 	return l.exchange(ctx, validateAndPing, readReply)
 }
 
-// appendPing appends a PING to requests that have no replies. readReply checks the reply to the PING,
-// which confirms them.
+// appendPing appends a PING to requests that have no replies. readReply checks the reply to the
+// PING, which confirms them.
 func appendPing(requests []byte) (_ []byte, readReply func(*decoder) error) {
 	nonce := rand.Uint32()
 	ping := request{query: queryPing, nonce: nonce}

@@ -60,8 +60,8 @@ func (l *link) exchange(
 	return l.explainError(ctx, err)
 }
 
-// failIOAfter makes the link's I/O fail when ctx is done. The caller must call stop, after which I/O
-// works again.
+// failIOAfter makes the link's I/O fail when ctx is done. The caller must call stop, after which
+// I/O works again.
 func (l *link) failIOAfter(ctx context.Context) (stop func()) {
 	hasSetDeadline := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
@@ -150,7 +150,8 @@ func readWaitReply(d *decoder) error {
 // cancelTimeout limits a CANCEL_WAIT. A running server replies at once.
 const cancelTimeout = 2 * time.Second
 
-// cancelWait cancels a WAIT and returns the cause of ctx, or nil if the keys have been set meanwhile.
+// cancelWait cancels a WAIT and returns the cause of ctx, or nil if the keys have been set
+// meanwhile.
 func (l *link) cancelWait(ctx context.Context) error {
 	cancelCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer cancel()

@@ -11,9 +11,9 @@ import (
 // Member represents this rank in a world, the set of ranks that called Connect together. It is safe
 // for concurrent use.
 //
-// Members coordinate by keys of the store. In a world of two ranks, rank 1 sets "joined/1", and then
-// rank 0 sets "ready". When rank 1 leaves, it sets "left/1" to its reason. If rank 0 serves the
-// store, it waits for "left/1" before it closes the store.
+// Members coordinate by keys of the store. In a world of two ranks, rank 1 sets "joined/1", and
+// then rank 0 sets "ready". When rank 1 leaves, it sets "left/1" to its reason. If rank 0 serves
+// the store, it waits for "left/1" before it closes the store.
 type Member struct {
 	// These fields do not change after Connect.
 	world       World

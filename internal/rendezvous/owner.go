@@ -44,8 +44,8 @@ func checkPeer(conn net.Conn, addr string, uid uint32) error {
 }
 
 // checkAddressOwner returns an error if a process of another user uses the address of this job's
-// store. Otherwise, it returns advice for a warning: the process may end soon, for example as rank 0
-// of an earlier run.
+// store. Otherwise, it returns advice for a warning: the process may end soon, for example as rank
+// 0 of an earlier run.
 func checkAddressOwner(
 	ctx context.Context, endpoint Endpoint, ownUID uint32,
 ) (advice string, err error) {

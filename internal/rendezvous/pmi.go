@@ -14,9 +14,9 @@ import (
 	"syscall"
 )
 
-// MPICH's process manager speaks PMI-1 with each rank. The leader, rank 0, uses it to share the
-// address and token of the store that it will serve. Requests are on the left, and replies on the
-// right. Only the leader sends the put:
+// MPICH's process manager speaks PMI-1, a text protocol, with each rank. The leader, rank 0, puts
+// the name and token of its store into a key-value space (kvs). After the barrier, all ranks get
+// them. Requests are on the left, and replies on the right. Only the leader sends the put:
 //
 //	cmd=init pmi_version=1 pmi_subversion=1           cmd=response_to_init rc=0
 //	cmd=get_maxes                                     cmd=maxes keylen_max=64 vallen_max=1024
@@ -34,17 +34,15 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096           // maximum length of a line
 	pmiKey       = "symmem-store" // key under which the leader stores the endpoint
-	// pmiMinBytes is the length that the process manager must allow for keys and values. Ours have at
-	// most 53 bytes.
-	pmiMinBytes = 60
+	pmiMinBytes  = 60             // enough for our keys and values
 )
 
-// pmiResult caches the endpoint for later calls of Connect, because PMI allows only one exchange on
-// each connection.
+// pmiResult caches the endpoint for later calls of Connect, because the exchange ends with a
+// finalize and cannot be repeated.
 type pmiResult struct {
-	sync.Mutex
-	isKnown  bool // whether endpoint is set
-	endpoint Endpoint
+	sync.Mutex // held during the exchange
+	isKnown    bool
+	endpoint   Endpoint
 }
 
 // pmiResults maps the file descriptor of a connection to its *pmiResult.
@@ -86,7 +84,7 @@ func openPMIConn(fd int) (net.Conn, error) {
 	syscall.CloseOnExec(duplicate)
 	file := os.NewFile(uintptr(duplicate), "PMI_FD")
 	defer file.Close()
-	conn, err := net.FileConn(file) // duplicates the descriptor again, so file can be closed
+	conn, err := net.FileConn(file) // uses another duplicate
 	if err != nil {
 		return nil, fmt.Errorf("using descriptor %d of PMI_FD: %w", fd, err)
 	}
@@ -114,7 +112,7 @@ type pmiClient struct {
 	r    *bufio.Reader // reads from conn
 }
 
-// exchangeEndpoint returns the endpoint, which the leader chooses at random.
+// exchangeEndpoint returns the endpoint. The leader chooses its name and token at random.
 func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	spaceName, err := p.openSpace()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 
 type query byte
 
-// Every server since PyTorch 2.4 supports the queries up to queryPing, except queryAppend. The
-// client sends no others.
+// The client sends only queries that every server since PyTorch 2.4 supports: those up to
+// queryPing, except queryAppend.
 const (
 	queryValidate query = iota
 	querySet
@@ -50,18 +50,18 @@ const (
 	maxKeys       = 128 << 10 // number of keys of a request
 )
 
-// maxRequestBytes is our own limit for the total length of keys and values in a request.
+// maxRequestBytes is our limit for the total length of keys and values in a request.
 const maxRequestBytes = 256 << 20
 
 // protocolMagic is the nonce that VALIDATE, the first request of each connection, must contain.
 const protocolMagic uint32 = 0x3C85F7CE
 
-// One-byte replies. The same byte has different meanings for different queries.
+// One-byte replies.
 const (
 	replyReady    = 0 // to CHECK: all keys are set
 	replyNotReady = 1 // to CHECK: some key is missing
 	replyWaitOver = 0 // to WAIT and BARRIER
-	replyCanceled = 1 // to CANCEL_WAIT, even if the WAIT was answered before
+	replyCanceled = 1 // to CANCEL_WAIT, whether or not a WAIT has ended
 )
 
 // requestFormat describes which fields follow the query of a request. The order of fields is:
@@ -70,7 +70,7 @@ type requestFormat struct {
 	name         string // of the query, for errors
 	hasNonce     bool   // a uint32
 	hasKeyCount  bool   // number of keys, a uint64
-	fixedKeys    int    // number of keys if hasKeyCount is false
+	fixedKeys    int    // number of keys without hasKeyCount
 	valuesPerKey int
 	hasNumber    bool // an int64
 }
@@ -108,10 +108,10 @@ func (q query) String() string {
 // request contains a request's fields. Those that are not in its requestFormat are zero.
 type request struct {
 	query  query
-	nonce  uint32 // protocolMagic for VALIDATE; a number that the reply repeats for PING
+	nonce  uint32 // VALIDATE: protocolMagic; PING: a number that the reply repeats
 	keys   []string
 	values [][]byte // in the order of their keys
-	number int64    // number to add for ADD, or number of ranks for BARRIER
+	number int64    // ADD: number to add; BARRIER: number of ranks
 }
 
 // encode appends the request to b.

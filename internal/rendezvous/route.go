@@ -16,22 +16,22 @@ const (
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// chooseRoute sets w.Route, which describes how this rank reaches the store that all ranks share.
-// The first applicable rule decides:
+// chooseRoute sets w.Route by the first rule that applies:
 //
 //  1. A job with one rank has a store inside the process.
 //  2. Options.Address: rank 0 serves a store at this address.
 //  3. SYMMEM_STORE: a store is already running at this address. If symmem launch serves the store,
 //     w.Source becomes SourceLaunch.
-//  4. torchrun serves a store at MASTER_ADDR and MASTER_PORT.
-//  5. All ranks are on one machine: rank 0 serves a store on a Unix socket.
+//  4. TORCHELASTIC_USE_AGENT_STORE: torchrun serves a store at MASTER_ADDR and MASTER_PORT.
+//  5. All ranks are on one machine: rank 0 serves a store on a Unix socket. The ranks find it by PMI
+//     if MPICH has started them.
 //  6. Otherwise, rank 0 serves a store on TCP at MASTER_ADDR and MASTER_PORT.
 //
-// The rules depend only on facts that are the same for all ranks, so all ranks choose the same
-// store.
+// A store that rank 0 serves on TCP requires a token, because other jobs can reach it. All ranks
+// must have the same variables and options, so that they choose the same store.
 func chooseRoute(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
-		return nil // The zero Route is RouteLocal, a store inside this process.
+		return nil // The zero Route is RouteLocal.
 	}
 
 	token := o.Token
@@ -104,13 +104,17 @@ func routeToAddress(address string, token Token, w *World) error {
 }
 
 // routeOnOneMachine sets the route for ranks of one machine. They derive the name of a Unix socket
-// from variables that identify the job. MPICH sets none, so its ranks exchange the name over PMI,
-// the protocol of MPICH's process manager.
+// from variables that identify the job. MPICH sets none, so its ranks use PMI, the protocol of its
+// process manager.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
+		if err != nil {
+			return err
+		}
+
 		w.Route = Route{Kind: RoutePMI, FD: fd}
-		return err
+		return nil
 	}
 
 	jobID, err := identifyJob(e, w)
@@ -118,7 +122,7 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 		return err
 	}
 
-	address := privateSocketAddress(w.Source, os.Geteuid(), jobID)
+	address := jobSocketAddress(w.Source, os.Geteuid(), jobID)
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
 	return nil
 }
@@ -145,15 +149,13 @@ func identifyJob(e *environment, w *World) ([]string, error) {
 	return append(jobID, e.value("MASTER_ADDR"), port), nil
 }
 
-// privateSocketAddress returns the address of a user's Unix socket for a job. The name of a socket
-// has at most 107 bytes, so it contains a hash of jobID.
-func privateSocketAddress(source Source, uid int, jobID []string) string {
+// jobSocketAddress returns the address of a user's Unix socket for a job. It contains a hash of
+// jobID, because the name of a socket has at most 107 bytes.
+func jobSocketAddress(source Source, uid int, jobID []string) string {
 	jobName := string(source) + "\x00" + strings.Join(jobID, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(jobName)))
 }
 
-// routeAcrossMachines sets a TCP route for ranks of several machines. The store requires a token,
-// because processes of other jobs can reach its address.
 func routeAcrossMachines(e *environment, token Token, w *World) error {
 	address, err := masterAddress(e)
 	if err != nil {
@@ -179,7 +181,7 @@ func masterAddress(e *environment) (string, error) {
 
 	portNumber, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || portNumber == 0 {
-		return "", e.errorf("MASTER_PORT is not a port number") // errorf adds the value.
+		return "", e.errorf("MASTER_PORT is not a port number")
 	}
 
 	return net.JoinHostPort(host, port), nil

@@ -20,7 +20,7 @@ type session struct {
 	outbox   *outbox // replies that have not been written
 
 	// Guarded by server.mu:
-	isOpen   bool      // whether the handshake is complete
+	isOpen   bool      // the handshake is complete
 	greeting *greeting // identifies the client's rank; nil before the client has sent it
 }
 
@@ -29,8 +29,7 @@ const (
 	authTimeout = 5 * time.Second
 	// flushTimeout limits the time for writing the last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes limits a request of the handshake. 64 bytes are more than enough for everything
-	// except the token's key.
+	// maxAuthBytes limits a request of the handshake. The longest sends the token.
 	maxAuthBytes = len(tokenKeyPrefix) + maxTokenBytes + 64
 )
 
@@ -43,12 +42,12 @@ var (
 func (s *session) run() {
 	err := s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
 	s.server.endSession(s)
-	isMachineSilent := sys.IsSilence(err) // The client's machine no longer answers.
+	isMachineSilent := sys.IsSilence(err)
 	if isMachineSilent {
-		s.server.endSilentSessions() // ends other sessions of this machine
+		s.server.endSilentSessions() // The client's machine may have other sessions.
 	}
 
-	// Server.Close waits for the last replies, so a client that does not read them must not block it.
+	// Server.Close waits for the last replies, even if the client does not read them.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.outbox.close()
 }
@@ -96,7 +95,7 @@ func (s *session) receiveHandshake(d *decoder) error {
 }
 
 // receiveToken reads and answers the token, which is a CHECK of a special key. Before the token, a
-// client may send PINGs to find out whether the server has handled VALIDATE.
+// client may send PINGs, whose replies confirm VALIDATE.
 func (s *session) receiveToken(d *decoder) error {
 	for {
 		r, err := d.readRequest(maxAuthBytes)
@@ -104,21 +103,24 @@ func (s *session) receiveToken(d *decoder) error {
 			return err
 		}
 
-		switch {
-		case s.server.token.matches(r):
-			s.outbox.post([]byte{replyReady})
-			return nil
-		case r.query == queryCheck:
-			s.outbox.post([]byte{replyNotReady}) // The token is wrong.
+		switch r.query {
+		case queryPing:
+			err = s.server.handleRequest(s.id, r)
+			if err != nil {
+				return err
+			}
+
+			s.outbox.awaitSpace()
+		case queryCheck:
+			if s.server.token.matches(r) {
+				s.outbox.post([]byte{replyReady})
+				return nil
+			}
+
+			s.outbox.post([]byte{replyNotReady})
 			return errUnauthenticated
-		case r.query != queryPing:
+		default:
 			return errUnauthenticated
 		}
-
-		if err := s.server.handleRequest(s.id, r); err != nil {
-			return err
-		}
-
-		s.outbox.awaitSpace()
 	}
 }

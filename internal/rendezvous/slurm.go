@@ -17,8 +17,8 @@ import (
 //	SLURM_STEP_NUM_NODES=3              number of machines
 //	SLURM_STEP_TASKS_PER_NODE=4,2,1     number of ranks on each machine
 
-// firstReservedStep is the lowest step ID of processes that are not ranks, such as the job's script.
-// Slurm also sets SLURM_PROCID for them.
+// firstReservedStep is the lowest step ID of processes that are not ranks, such as the job's
+// script. Slurm also sets SLURM_PROCID for them.
 const firstReservedStep = 0xfffffff0
 
 // isInSlurmStep reports whether this process is a rank that srun has started.

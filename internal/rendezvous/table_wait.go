@@ -28,7 +28,8 @@ func (t *table) startWait(from clientID, keys []string) error {
 	return nil
 }
 
-// wakeWaiters ends the waits for a key that has been set, except those for further missing keys.
+// wakeWaiters removes a key that has been set from all waiters, and ends those without missing
+// keys.
 func (t *table) wakeWaiters(key string) {
 	waiters := t.waitersByKey[key]
 	delete(t.waitersByKey, key)
@@ -63,7 +64,8 @@ func (t *table) unlistWaiter(w *waiter, key string) {
 	}
 }
 
-// arriveAtBarrier executes a BARRIER. The barrier opens after the required number of arrivals.
+// arriveAtBarrier executes a BARRIER. The barrier opens when a client requires no more arrivals
+// than there were.
 func (t *table) arriveAtBarrier(from clientID, key string, required int64) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -90,7 +92,7 @@ func (t *table) arriveAtBarrier(from clientID, key string, required int64) error
 	return nil
 }
 
-// cancelWait ends the wait of a client, if any, without a reply. The arrival of the client at a
+// cancelWait ends the wait of a client, if any, without replying to it. The client's arrival at a
 // barrier still counts.
 func (t *table) cancelWait(client clientID) {
 	w := t.waiterByClient[client]

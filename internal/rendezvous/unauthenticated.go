@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// maxUnauthenticated limits the connections without a completed handshake, so that programs that
-// connect and send nothing cannot use up the server's file descriptors. Beyond the limit, the
-// server closes the oldest one. A rank usually completes the handshake within a millisecond. It
-// reconnects if the server closes its connection.
+// maxUnauthenticated limits the remote sessions without a completed handshake, so that programs
+// that connect and send nothing cannot use up the server's file descriptors. Beyond the limit, the
+// server closes the oldest session. If its client is a rank, the rank reconnects.
 const maxUnauthenticated = 128
 
-// unauthenticatedLimit reduces maxUnauthenticated if this process may open few files.
+// unauthenticatedLimit returns maxUnauthenticated, or less if this process may open few files.
 func unauthenticatedLimit() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
@@ -30,8 +29,8 @@ func unauthenticatedLimitFor(descriptorLimit uint64) int {
 	return int(min(max(descriptorLimit/4, 4), maxUnauthenticated))
 }
 
-// addUnauthenticated adds the session of a new connection, and closes the oldest connection if
-// there are too many. The caller must hold s.mu.
+// addUnauthenticated adds a new remote session, and closes the oldest one if there are too many.
+// The caller must hold s.mu.
 func (s *Server) addUnauthenticated(sess *session) {
 	s.unauthenticated = append(s.unauthenticated, sess)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
@@ -41,15 +40,15 @@ func (s *Server) addUnauthenticated(sess *session) {
 	}
 }
 
-// removeUnauthenticated removes a session that has completed the handshake or ended. The session
-// may already have been removed. The caller must hold s.mu.
+// removeUnauthenticated removes a session that has completed the handshake or ended. It has no
+// effect on other sessions. The caller must hold s.mu.
 func (s *Server) removeUnauthenticated(sess *session) {
 	isSession := func(other *session) bool { return other == sess }
 	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, isSession)
 }
 
 // openSession records that a client has completed the handshake, and removes the deadline of its
-// connection. From now on, Drain waits for the client if it is in another process.
+// connection. Drain waits for remote open sessions.
 func (s *Server) openSession(sess *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +66,8 @@ func (s *Server) openSession(sess *session) error {
 	return sess.conn.SetReadDeadline(noDeadline)
 }
 
-// OnAcceptError sets a function that the server calls on another goroutine when it first fails to
-// accept a connection because too many files are open. By default, the server logs a warning.
+// OnAcceptError sets a function to which the server passes its first error about too many open
+// files, on another goroutine. By default, the server logs a warning.
 func (s *Server) OnAcceptError(handle func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +87,8 @@ func (s *Server) reportAcceptError(err error) {
 	handle := s.onAcceptError
 	s.onAcceptError = nil
 	s.mu.Unlock()
-	if handle != nil { // This is the first error.
+	isFirst := handle != nil
+	if isFirst {
 		handle(err)
 	}
 }

@@ -18,21 +18,20 @@ type World struct {
 	RunID                string // the launcher's name for the job; "" if there is none
 	Restart              int    // number of restarts by the launcher
 	Route                Route  // how to reach the store
-	// ReportAbsent, if not nil, is called repeatedly while Connect waits for other ranks. absent
-	// lists the missing ranks in ascending order, and waited is the time since the first call. For
-	// the first call, absent is empty. The result is the time until the next call. A negative
-	// result ends the calls.
+	// ReportAbsent, if not nil, is called repeatedly while Connect waits for other ranks, with the
+	// missing ranks in ascending order and the time since the first call. The first call, when the
+	// wait begins, gets no ranks. The result is the time until the next call, or negative to end the
+	// calls.
 	ReportAbsent func(absent []int, waited time.Duration) time.Duration
-	// ReportConnected is like ReportAbsent, but is called while the rank 0 that serves the store
-	// waits for the other ranks to leave. connected lists the ranks that have not left.
+	// ReportConnected is like ReportAbsent, but is called while this rank serves the store and waits
+	// for other ranks to leave. connected lists the ranks that have not left.
 	ReportConnected func(connected []int, waited time.Duration) time.Duration
 }
 
 // Source identifies the origin of a rank number.
 type Source string
 
-// Discover tries these sources in order. If SYMMEM_STORE begins with LaunchStore, it replaces the
-// source by SourceLaunch.
+// Discover tries these sources in order.
 const (
 	SourceOptions    Source = "options"
 	SourceTorchrun   Source = "torchrun"
@@ -40,8 +39,10 @@ const (
 	SourceMPICH      Source = "MPICH"
 	SourceSlurm      Source = "Slurm"
 	SourceOneProcess Source = "one process"
-	SourceLaunch     Source = "symmem launch"
 )
+
+// SourceLaunch replaces another source if SYMMEM_STORE begins with LaunchStore.
+const SourceLaunch Source = "symmem launch"
 
 // LaunchStore is the address prefix of stores that symmem launch serves.
 const LaunchStore = unixScheme + "@symmem-run-"
@@ -55,7 +56,7 @@ type Route struct {
 	FD int
 }
 
-// RouteKind says which process serves the store.
+// RouteKind identifies the process that serves the store.
 type RouteKind int
 
 const (
@@ -87,12 +88,12 @@ func (k RouteKind) String() string {
 
 // Options overrides the environment variables. Its zero value overrides nothing.
 type Options struct {
-	// If all four numbers are 0, the environment determines them. If only LocalRank and LocalSize
-	// are 0, all ranks run on this machine.
+	// If all four numbers are 0, the environment determines them. Otherwise, if LocalRank and
+	// LocalSize are 0, all ranks run on this machine.
 	Rank, Size           int
 	LocalRank, LocalSize int
-	// Address is where rank 0 serves the store. "host:port" requires a Token. If Address is empty,
-	// the environment determines the route.
+	// Address is where rank 0 serves the store. An address of TCP requires a Token. If Address is
+	// empty, the environment determines the route.
 	Address string
 	// Token overrides SYMMEM_TOKEN.
 	Token Token
