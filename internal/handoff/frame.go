@@ -20,7 +20,7 @@ type Token [sha256.Size]byte
 // Key identifies a file that a process exports.
 type Key struct {
 	Namespace uint64 // from NamespaceOf
-	Number    uint32 // of the file in the namespace
+	Number    uint32 // unique in the namespace
 }
 
 // NamespaceOf hashes the name of a group of ranks or a pool of memory.
@@ -35,14 +35,14 @@ var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 // ErrUnknownKey means that the peer does not export a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the processes must not share files, because their tokens or users differ or
-// because another process has taken over the peer's address.
+// ErrRefused means that the processes must not share files. The Server returns it for a wrong token,
+// and the Peer for a process of another user or a new process at the peer's address.
 var ErrRefused = errors.New("hand-off refused")
 
-// protocolID is "SM01" as a little-endian number: the name and version of the protocol.
+// protocolID is "SM01" as a little-endian number.
 const protocolID = 0x31304d53
 
-// Offsets of the fields after the protocol ID, and total sizes.
+// Offsets from the start, and total sizes. The protocol ID has 4 bytes.
 const (
 	tokenOffset     = 4
 	namespaceOffset = tokenOffset + len(Token{})

@@ -9,17 +9,21 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex that prevents deadlocks by a fixed order of locks. The Rank of its class C
-// contains the position in this order. For example, a goroutine that holds a lock at position 5 may
-// acquire one at 6, but Lock panics for one at 4. Lock also panics if the goroutine already holds
-// this lock, or holds another lock of the class and the Rank does not have AllowsSeveral.
+// Mutex is a sync.Mutex with a position in the order of locks, which is in the Rank of its class C.
+// Lock panics if the goroutine already holds
+//   - this lock,
+//   - a lock with a later position, or
+//   - another lock of class C, unless its Rank has AllowsSeveral.
 type Mutex[C Class] struct{ mu sync.Mutex }
 
 // Lock acquires the lock.
 func (m *Mutex[C]) Lock() { lock[C](&m.mu, unsafe.Pointer(m)) }
 
 // TryLock acquires the lock if it is free, and reports whether it did.
-func (m *Mutex[C]) TryLock() bool { return recordTry[C](m.mu.TryLock(), unsafe.Pointer(m)) }
+func (m *Mutex[C]) TryLock() bool {
+	isAcquired := m.mu.TryLock()
+	return recordTry[C](isAcquired, unsafe.Pointer(m))
+}
 
 // Unlock releases the lock.
 func (m *Mutex[C]) Unlock() {
@@ -34,7 +38,10 @@ type Spin[C Class] struct{ spin spin.Lock }
 func (s *Spin[C]) Lock() { lock[C](&s.spin, unsafe.Pointer(s)) }
 
 // TryLock acquires the lock if it is free, and reports whether it did.
-func (s *Spin[C]) TryLock() bool { return recordTry[C](s.spin.TryLock(), unsafe.Pointer(s)) }
+func (s *Spin[C]) TryLock() bool {
+	isAcquired := s.spin.TryLock()
+	return recordTry[C](isAcquired, unsafe.Pointer(s))
+}
 
 // Unlock releases the lock.
 func (s *Spin[C]) Unlock() {
@@ -42,15 +49,17 @@ func (s *Spin[C]) Unlock() {
 	s.spin.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with the checks of Mutex, for readers and writers. A goroutine must not
-// hold a read lock twice, because a writer that calls Lock in between would cause a deadlock.
+// RWMutex is a sync.RWMutex with the checks of Mutex, for readers and writers.
 type RWMutex[C Class] struct{ rw sync.RWMutex }
 
 // Lock acquires the lock for writing.
 func (m *RWMutex[C]) Lock() { lock[C](&m.rw, unsafe.Pointer(m)) }
 
 // TryLock acquires the lock for writing if it is free, and reports whether it did.
-func (m *RWMutex[C]) TryLock() bool { return recordTry[C](m.rw.TryLock(), unsafe.Pointer(m)) }
+func (m *RWMutex[C]) TryLock() bool {
+	isAcquired := m.rw.TryLock()
+	return recordTry[C](isAcquired, unsafe.Pointer(m))
+}
 
 // Unlock releases the lock for writing.
 func (m *RWMutex[C]) Unlock() {
@@ -62,7 +71,10 @@ func (m *RWMutex[C]) Unlock() {
 func (m *RWMutex[C]) RLock() { lock[C](m.rw.RLocker(), unsafe.Pointer(m)) }
 
 // TryRLock acquires the lock for reading if no writer holds it, and reports whether it did.
-func (m *RWMutex[C]) TryRLock() bool { return recordTry[C](m.rw.TryRLock(), unsafe.Pointer(m)) }
+func (m *RWMutex[C]) TryRLock() bool {
+	isAcquired := m.rw.TryRLock()
+	return recordTry[C](isAcquired, unsafe.Pointer(m))
+}
 
 // RUnlock releases a lock that was acquired for reading.
 func (m *RWMutex[C]) RUnlock() {
@@ -70,8 +82,7 @@ func (m *RWMutex[C]) RUnlock() {
 	m.rw.RUnlock()
 }
 
-// lock checks the order before it acquires a lock, because l.Lock may wait forever. The address
-// identifies the lock.
+// lock checks the order before it acquires a lock, because l.Lock may wait forever.
 func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	var class C
 	rank := class.Rank()
@@ -85,7 +96,7 @@ func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 func recordTry[C Class](isAcquired bool, address unsafe.Pointer) bool {
 	if isAcquired {
 		var class C
-		recordLock(class.Rank(), address, tryFrames)
+		recordLock(class.Rank(), address, maxTryFrames)
 	}
 
 	return isAcquired

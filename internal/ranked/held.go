@@ -22,8 +22,8 @@ const (
 	maxLocks = 32
 	// maxFrames limits the length of a stack. Recording stacks takes most of the time of Lock.
 	maxFrames = 5
-	// tryFrames is small, because goroutines may poll with TryLock.
-	tryFrames = 2
+	// maxTryFrames is smaller, because goroutines may poll with TryLock.
+	maxTryFrames = 2
 )
 
 // stack contains the addresses of the callers of Lock, without Lock. Unused elements are 0.

@@ -23,8 +23,8 @@ const (
 //  3. SYMMEM_STORE: a store is already running at this address. If symmem launch serves the store,
 //     w.Source becomes SourceLaunch.
 //  4. TORCHELASTIC_USE_AGENT_STORE: torchrun serves a store at MASTER_ADDR and MASTER_PORT.
-//  5. All ranks are on one machine: rank 0 serves a store on a Unix socket. The ranks find it by PMI
-//     if MPICH has started them.
+//  5. All ranks are on one machine: rank 0 serves a store on a Unix socket. If MPICH started the
+//     ranks, they find the socket by PMI.
 //  6. Otherwise, rank 0 serves a store on TCP at MASTER_ADDR and MASTER_PORT.
 //
 // A store that rank 0 serves on TCP requires a token, because other jobs can reach it. All ranks
