@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// linkSet is a Client's pool of links, its connections to the server. Clients from WithPrefix share
-// a linkSet. A call takes an idle link or opens one. If a closing server accepts no new links, the
-// call waits until another one releases a link.
+// linkSet is a Client's pool of links, which are connections to the server. A call takes an idle
+// link or opens one. A closing server accepts no new links, so the call then waits for one in use.
 type linkSet struct {
 	// These fields do not change.
 	addr       string                               // address of the store, for errors

@@ -6,8 +6,8 @@ import (
 )
 
 // outbox buffers the replies to one client, so that the server never blocks on a client that does
-// not read them. One goroutine runs drain. The goroutine that reads the client's requests calls
-// awaitSpace after each request.
+// not read them. One goroutine runs drain. To bound the buffer, the goroutine that reads the
+// client's requests calls awaitSpace after each.
 type outbox struct {
 	mu       sync.Mutex // guards the fields below
 	changed  sync.Cond  // signals changes of pending and isClosed
@@ -43,7 +43,7 @@ func (o *outbox) awaitSpace() {
 	}
 }
 
-// close makes drain return after it has written all pending replies.
+// close makes drain return after it has written the pending replies.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -63,9 +63,9 @@ func newTable() *table {
 	}
 }
 
-// apply executes a request and returns replies to its sender and to waiters. The caller must send
-// them before the next call. After an error, the caller must then close the connection of the
-// sender. The table keeps the slices in r.values.
+// apply executes a request and returns replies to its sender and to waiters, which the caller must
+// send before the next call. After an error, it must also close the sender's connection. The caller
+// must not change r.values afterwards.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)
@@ -114,7 +114,7 @@ func (t *table) dispatch(from clientID, r *request) error {
 		t.addReply(from, appendNumber(nil, int64(len(queue))))
 	case queryPing:
 		t.addReply(from, binary.LittleEndian.AppendUint32(nil, r.nonce))
-	default: // VALIDATE, because the decoder rejects unknown queries
+	default: // The decoder has rejected all other queries except VALIDATE.
 		return errUnexpectedValidate
 	}
 
@@ -167,8 +167,8 @@ func (t *table) set(key string, value []byte) {
 	t.wakeWaiters(key)
 }
 
-// compareSet sets key to desired if the current value equals expected. A missing key has an empty
-// value. The result is the new value, or expected if the key is still missing.
+// compareSet sets key to desired if its value is expected. A missing key counts as an empty value.
+// The result is the value of key afterwards, or expected if key is still missing.
 func (t *table) compareSet(key string, expected, desired []byte) []byte {
 	current, exists := t.values[key]
 	switch {
