@@ -35,8 +35,8 @@ var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 // ErrUnknownKey means that the peer does not export a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the processes must not share files. The Server returns it for a wrong token,
-// and the Peer for a process of another user or a new process at the peer's address.
+// ErrRefused means that the processes must not share files. The Server returns it for a wrong
+// token, and the Peer for a process of another user or a new process at the peer's address.
 var ErrRefused = errors.New("hand-off refused")
 
 // protocolID is "SM01" as a little-endian number.

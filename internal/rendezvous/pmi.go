@@ -34,7 +34,7 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096           // maximum length of a line
 	pmiKey       = "symmem-store" // key under which the leader stores the endpoint
-	pmiMinBytes  = 60             // enough for our keys and values
+	pmiMinBytes  = 60             // required maximum length of keys and values, enough for ours
 )
 
 // pmiResult caches the endpoint for later calls of Connect, because the exchange ends with a
