@@ -11,9 +11,6 @@ import (
 	"symmem/internal/control"
 )
 
-// notLast is an argument of broadcast: the connections stay open for later messages.
-const notLast = false
-
 // Exchange implements control.Plane.
 func (p *Plane) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
@@ -152,7 +149,7 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 	w.step = ownSteps.received
 	w.isOrdered = ownSteps.isOrdered
 	post := message{kind: kindPost, track: w.track, step: w.step, payload: payload}
-	p.broadcast(post, notLast)
+	p.broadcast(post)
 	if err := p.wait(ctx, w); err != nil {
 		return nil, err
 	}
@@ -253,7 +250,7 @@ func (p *Plane) exchangeReports(
 		return nil, err
 	}
 
-	p.broadcast(message{kind: kindReport, payload: payload}, notLast)
+	p.broadcast(message{kind: kindReport, payload: payload})
 	if err := p.awaitReports(ctx, w); err != nil {
 		return nil, err
 	}

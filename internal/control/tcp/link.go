@@ -1,52 +1,64 @@
 package tcp
 
 import (
+	"bufio"
+	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"sync"
+	"time"
+
+	"symmem/internal/sys"
 )
 
-// link is a connection to another rank. Senders never wait: they put encoded messages, called
-// frames, into the queue of the goroutine that runs writeFrames. Statuses are not queued. The
-// goroutine encodes the latest one when it is due.
-//
-// The queue needs no limit, because this rank begins an exchange only after it has received all
-// ranks' messages of the previous one.
+// link is a connection to another rank. One goroutine runs writeFrames, and another runs
+// readFrames. The queue has no limit, but stays short, because ranks exchange messages in lockstep.
 type link struct {
 	rank    int    // group rank at the other end
 	attempt uint32 // number of the handshake, from 1; 0 on the rank that dialed
 	conn    *net.TCPConn
 
-	mu           sync.Mutex // guards the fields below
-	queue        [][]byte   // oldest frame first
-	isLastQueued bool       // whether the link's last frame has been queued
-	isStatusDue  bool       // whether to send a status after the queue
-	request      uint64     // number of the kindAskStatus that this status answers, or 0
+	mu            sync.Mutex // guards the fields below
+	queue         [][]byte   // frames (encoded messages), oldest first
+	hasEnded      bool       // whether sendLast was called
+	isStatusDue   bool       // whether to write a kindStatus after the queue
+	statusRequest uint64     // kindAskStatus that the due status answers, or 0
 
-	wake   chan struct{} // buffered; holds a value if writeFrames has work
-	closed chan struct{} // closed when the goroutine that reads conn ends
+	wake     chan struct{} // buffered; holds a value if writeFrames has work
+	readDone chan struct{} // closed when readFrames returns
 }
 
 func newLink(rank int, conn *net.TCPConn) *link {
 	return &link{
-		rank:   rank,
-		conn:   conn,
-		wake:   make(chan struct{}, 1),
-		closed: make(chan struct{}),
+		rank:     rank,
+		conn:     conn,
+		wake:     make(chan struct{}, 1),
+		readDone: make(chan struct{}),
 	}
 }
 
-// send queues a frame, or drops the frame if the last one has been queued.
-func (l *link) send(frame []byte, isLast bool) {
+// send queues a frame. After sendLast, it drops the frame.
+func (l *link) send(frame []byte) {
 	l.mu.Lock()
-	if !l.isLastQueued {
+	if !l.hasEnded {
 		l.queue = append(l.queue, frame)
-		l.isLastQueued = isLast
 	}
 
 	l.mu.Unlock()
 	l.wakeWriter()
 }
 
+// sendLast queues a frame, and ends writeFrames after it. It must be called only once.
+func (l *link) sendLast(frame []byte) {
+	l.mu.Lock()
+	l.queue = append(l.queue, frame)
+	l.hasEnded = true
+	l.mu.Unlock()
+	l.wakeWriter()
+}
+
+// sendStatus makes writeFrames send the status that is current when it writes.
 func (l *link) sendStatus() {
 	l.mu.Lock()
 	l.isStatusDue = true
@@ -54,11 +66,11 @@ func (l *link) sendStatus() {
 	l.wakeWriter()
 }
 
-// answer sends a status as the answer to a kindAskStatus with this number.
+// answer is sendStatus in answer to a kindAskStatus. A later request replaces an unanswered one.
 func (l *link) answer(request uint64) {
 	l.mu.Lock()
 	l.isStatusDue = true
-	l.request = request
+	l.statusRequest = request
 	l.mu.Unlock()
 	l.wakeWriter()
 }
@@ -70,34 +82,13 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// takeQueue removes the frames from the queue and adds a status if one is due. hasLast reports
-// whether the link's last frame is among them.
-func (l *link) takeQueue(
-	encodeStatus func(request uint64) []byte,
-) (frames net.Buffers, hasLast bool) {
-	l.mu.Lock()
-	frames = l.queue
-	hasLast = l.isLastQueued
-	isStatusDue := l.isStatusDue && !hasLast
-	request := l.request
-	l.queue = nil
-	l.isStatusDue = false
-	l.request = 0
-	l.mu.Unlock() // encodeStatus locks groupState.mu, which comes before l.mu in the lock order
-	if isStatusDue {
-		frames = append(frames, encodeStatus(request))
-	}
-
-	return frames, hasLast
-}
-
-// writeFrames sends frames until it has sent the last one or the link is closed. It drops the error
-// of a failed write, because reads from conn then fail with an error of their own.
+// writeFrames sends frames until it has sent the last one or readFrames returns. It drops the error
+// of a failed write, because readFrames then fails, too.
 func (l *link) writeFrames(encodeStatus func(request uint64) []byte) {
 	for {
 		select {
 		case <-l.wake:
-		case <-l.closed:
+		case <-l.readDone:
 			return
 		}
 
@@ -111,4 +102,91 @@ func (l *link) writeFrames(encodeStatus func(request uint64) []byte) {
 			return
 		}
 	}
+}
+
+// takeQueue empties the queue, and appends a status if one is due and the last frame is not queued.
+func (l *link) takeQueue(
+	encodeStatus func(request uint64) []byte,
+) (frames net.Buffers, hasLast bool) {
+	l.mu.Lock()
+	frames = l.queue
+	hasLast = l.hasEnded
+	needsStatus := l.isStatusDue && !l.hasEnded
+	request := l.statusRequest
+	l.queue = nil
+	l.isStatusDue = false
+	l.statusRequest = 0
+	l.mu.Unlock() // encodeStatus must not run under l.mu: it locks groupState.mu
+	if needsStatus {
+		frames = append(frames, encodeStatus(request))
+	}
+
+	return frames, hasLast
+}
+
+// readFrames handles the other rank's messages until that rank leaves or the connection fails.
+func readFrames(p *Plane, l *link) {
+	defer close(l.readDone)
+	var err error
+	from := bufio.NewReader(l.conn)
+	for hasLeft := false; err == nil && !hasLeft; {
+		var m message
+		if m, err = readFrame(from); err == nil {
+			hasLeft, err = p.handle(l.rank, m)
+		}
+	}
+
+	if errors.Is(err, ErrProtocol) {
+		_ = p.Fail(fmt.Errorf("reading a message of rank %d: %w", p.cfg.Group.Ranks[l.rank], err))
+	}
+
+	if sys.IsSilence(err) {
+		markSilent(p, l.rank)
+	} else {
+		p.markLost(l.rank)
+	}
+
+	_ = l.conn.Close() // only now, because markSilent inspects all connections
+}
+
+// markSilent marks a rank as lost because its machine does not answer. It first waits for the state
+// of other silent machines, so that errors list all their ranks.
+func markSilent(p *Plane, rank int) {
+	p.mu.Lock()
+	isFirst := len(p.silentRanks) == 0
+	p.silentRanks = append(p.silentRanks, rank)
+	p.mu.Unlock()
+	if !isFirst {
+		return // The first rank's goroutine marks this rank, too.
+	}
+
+	ticker := time.NewTicker(statusInterval)
+	defer ticker.Stop()
+	for hasSuspect(p.links) {
+		select {
+		case <-ticker.C:
+			continue
+		case <-p.quit:
+		}
+
+		break
+	}
+
+	p.mu.Lock()
+	ranks := p.silentRanks
+	p.silentRanks = nil
+	p.mu.Unlock()
+	for r, l := range p.links {
+		if l != nil && sys.SilenceOf(l.conn) == sys.Silent {
+			ranks = append(ranks, r)
+		}
+	}
+
+	p.markLost(ranks...)
+}
+
+func hasSuspect(links []*link) bool {
+	return slices.ContainsFunc(links, func(l *link) bool {
+		return l != nil && sys.SilenceOf(l.conn) == sys.Suspect
+	})
 }

@@ -1,18 +1,14 @@
 package tcp
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
-	"symmem/internal/sys"
 )
 
 const (
@@ -60,7 +56,7 @@ func newPlane(cfg Config, links []*link) *Plane {
 	for _, l := range links {
 		if l != nil {
 			p.tasks.Go(func() { l.writeFrames(p.statusFrame) })
-			p.tasks.Go(func() { p.read(l) })
+			p.tasks.Go(func() { readFrames(p, l) })
 		}
 	}
 
@@ -111,90 +107,24 @@ func (p *Plane) fail(err error) error {
 	if p.recordFault(err) {
 		currentStatus := p.ownStatus()
 		for t, s := range p.records[p.ownRank].tracks {
-			p.broadcast(message{kind: kindComplete, track: t, step: s.completed}, false)
+			p.broadcast(message{kind: kindComplete, track: t, step: s.completed})
 		}
 
 		step := uint64(control.ReasonOf(err))
-		p.broadcast(message{kind: kindFail, step: step, payload: currentStatus.encode(time.Now())}, false)
+		p.broadcast(message{kind: kindFail, step: step, payload: currentStatus.encode(time.Now())})
 	}
 
 	return err
 }
 
 // broadcast requires p.mu, so that all ranks receive this rank's messages in the same order.
-func (p *Plane) broadcast(m message, isLast bool) {
+func (p *Plane) broadcast(m message) {
 	frame := m.encode()
 	for _, l := range p.links {
 		if l != nil {
-			l.send(frame, isLast)
+			l.send(frame)
 		}
 	}
-}
-
-func (p *Plane) read(l *link) {
-	defer close(l.closed)
-	var err error
-	from := bufio.NewReader(l.conn)
-	for hasLeft := false; err == nil && !hasLeft; {
-		var m message
-		if m, err = readFrame(from); err == nil {
-			hasLeft, err = p.handle(l.rank, m)
-		}
-	}
-
-	if errors.Is(err, ErrProtocol) {
-		_ = p.Fail(fmt.Errorf("reading a message of rank %d: %w", p.cfg.Group.Ranks[l.rank], err))
-	}
-
-	if sys.IsSilence(err) {
-		p.markSilent(l.rank)
-	} else {
-		p.markLost(l.rank)
-	}
-
-	_ = l.conn.Close() // only now, because markSilent inspects all connections
-}
-
-// markSilent marks a rank as lost because its machine does not answer. It first waits for the state
-// of other silent machines, so that errors list all their ranks.
-func (p *Plane) markSilent(rank int) {
-	p.mu.Lock()
-	isFirst := len(p.silentRanks) == 0
-	p.silentRanks = append(p.silentRanks, rank)
-	p.mu.Unlock()
-	if !isFirst {
-		return // The first rank's goroutine marks this rank, too.
-	}
-
-	ticker := time.NewTicker(statusInterval)
-	defer ticker.Stop()
-	for hasSuspect(p.links) {
-		select {
-		case <-ticker.C:
-			continue
-		case <-p.quit:
-		}
-
-		break
-	}
-
-	p.mu.Lock()
-	ranks := p.silentRanks
-	p.silentRanks = nil
-	p.mu.Unlock()
-	for r, l := range p.links {
-		if l != nil && sys.SilenceOf(l.conn) == sys.Silent {
-			ranks = append(ranks, r)
-		}
-	}
-
-	p.markLost(ranks...)
-}
-
-func hasSuspect(links []*link) bool {
-	return slices.ContainsFunc(links, func(l *link) bool {
-		return l != nil && sys.SilenceOf(l.conn) == sys.Suspect
-	})
 }
 
 func (p *Plane) handle(rank int, m message) (hasLeft bool, err error) {
@@ -212,7 +142,7 @@ func (p *Plane) handle(rank int, m message) (hasLeft bool, err error) {
 	if m.kind == kindFail {
 		p.peerFailedOrClosed.Store(true)
 		answer := message{kind: kindFailAck}
-		p.links[rank].send(answer.encode(), false)
+		p.links[rank].send(answer.encode())
 	}
 
 	if m.kind == kindAskStatus {
@@ -292,7 +222,7 @@ func updateStatuses(p *Plane) {
 		return
 	}
 
-	p.broadcast(message{kind: kindAskStatus, step: p.statusRequests}, false)
+	p.broadcast(message{kind: kindAskStatus, step: p.statusRequests})
 	end := time.Now().Add(statusTimeout)
 	for !p.closed && !isFinal() && time.Now().Before(end) {
 		p.awaitChange(nil, time.Until(end))
@@ -347,7 +277,14 @@ func (p *Plane) leave() bool {
 	p.closed = true
 	p.peerFailedOrClosed.Store(true)
 	currentStatus := p.ownStatus()
-	p.broadcast(message{kind: kindLeave, payload: currentStatus.encode(time.Now())}, true)
+	last := message{kind: kindLeave, payload: currentStatus.encode(time.Now())}
+	frame := last.encode()
+	for _, l := range p.links {
+		if l != nil {
+			l.sendLast(frame)
+		}
+	}
+
 	p.wakeAll()
 	return true
 }
