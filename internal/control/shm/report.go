@@ -120,7 +120,7 @@ func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	var absentRanks []int
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
-		absentRanks = e.g.selectLost(missingRanks)
+		absentRanks = e.g.selectExited(missingRanks)
 	case errors.As(err, &deadlock): // for example, because ranks have left
 		isUninvolved := func(r int) bool { return deadlock.Activity[e.g.cfg.Ranks[r]] == "" }
 		absentRanks = slices.DeleteFunc(missingRanks, isUninvolved)
