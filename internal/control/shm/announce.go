@@ -5,12 +5,6 @@ import (
 	"symmem/internal/spin"
 )
 
-// An entry's ticket is 0 while it is being written.
-type announcement struct{ ticket, digest uint64 }
-
-// announcementCount is the number of entries per rank, a power of two.
-const announcementCount = 64
-
 var _ control.Announcements = (*plane)(nil)
 
 func (p *plane) Announce(ticket, digest uint64) {

@@ -46,7 +46,8 @@ type Group struct {
 	processors int
 	space      uint64 // key space of this group's exports
 
-	lanes [driver.Lanes]lane
+	lanes     [driver.LaneFault]lane
+	faultLogs faultLogs
 
 	namedValues []*namedValue // by number; guarded by Mu
 	usersDone   sync.Cond     // uses Mu; signalled when users decreases
@@ -75,10 +76,7 @@ func (g *Group) Join(
 	g.space = handoff.NamespaceOf("group/" + cfg.ID)
 	g.fault.done = make(chan struct{})
 	g.usersDone.L = &g.Mu
-	for i := range g.lanes {
-		g.lanes[i].absent, g.lanes[i].slotsRead = make([]bool, n), map[*block]uint64{}
-	}
-
+	g.faultLogs.absent, g.faultLogs.slotsRead = make([]bool, n), make([]uint64, n)
 	if err := g.join(ctx, dataBytes); err != nil {
 		return errors.Join(err, g.Release())
 	}
@@ -238,6 +236,8 @@ func (g *Group) Release() error {
 	g.region = nil
 	return err
 }
+
+var _ driver.Values = (*Group)(nil)
 
 // Named implements driver.Values.
 func (g *Group) Named(name string, isOrdered bool) (driver.Named, error) {

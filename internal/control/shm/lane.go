@@ -12,22 +12,16 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is this rank's state of a driver.Lane, an independent sequence of exchanges.
+// lane is an independent sequence of exchanges, which are divided into steps.
 //
-// In each step of an exchange, every rank posts a chunk of up to 8 KiB to shared memory. If rank 0
-// passes 10 KiB and rank 1 passes 3 KiB, the exchange has two steps, and the second chunk of rank 1
-// is empty. Chunks alternate between two slots, because a fast rank may post the next chunk before
-// the others have read the last one.
+// In each step, every rank posts a chunk of up to 8 KiB to shared memory. If rank 0 passes 10 KiB
+// and rank 1 passes 3 KiB, the exchange has two steps, and the second chunk of rank 1 is empty.
+// Chunks alternate between two slots, because a fast rank may post the next chunk before the others
+// have read the last one.
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
 	step uint64               // last step posted by this rank
-	err  error                // first error; it ends the lane: ranks may be in different steps
-
-	// The fields below are for LaneFault, which has no steps: ranks append reports to logs of slots.
-
-	slotsWritten uint64            // slots in this rank's log
-	slotsRead    map[*block]uint64 // slots that this rank has read, by block of the writer
-	absent       []bool            // whether a rank sends no more reports, by group rank
+	err  error                // disables the lane, because ranks may be in different steps
 }
 
 // Exchange implements control.Plane.
@@ -43,18 +37,16 @@ func (g *Group) Exchange(
 	}
 
 	defer g.EndUse()
-	l := &g.lanes[laneID]
-	e := exchange{g: g, laneID: laneID, lane: l, payload: payload}
 	if laneID == driver.LaneFault {
-		// Ranks exchange reports only after a failure, which this rank may not have noticed.
-		g.fail(&driver.PeerError{InCall: e.callText()})
-		return e.exchangeReports(ctx)
+		return exchangeReports(ctx, g, payload)
 	}
 
 	if err := g.Cause(); err != nil {
 		return nil, err
 	}
 
+	l := &g.lanes[laneID]
+	e := exchange{g: g, laneID: laneID, lane: l, payload: payload}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -62,23 +54,29 @@ func (g *Group) Exchange(
 	}
 
 	payloads, err := e.performSteps(ctx)
-	if err != nil && laneID == driver.LaneControl {
+	if err == nil {
+		return payloads, nil
+	}
+
+	if laneID == driver.LaneControl { // a failure on any other lane disables only the lane
 		err = g.fail(err)
 	}
 
 	l.err = err
-	return payloads, err
+	return nil, err
 }
 
 // exchange is one call of Exchange.
 type exchange struct {
-	g            *Group
-	laneID       driver.Lane
-	lane         *lane
-	payload      []byte   // of this rank
-	received     [][]byte // chunks so far, by group rank
-	sizes        []uint64 // of whole payloads in bytes, by group rank
-	ignoreFaults bool     // whether collectChunks waits even if a rank has failed
+	g       *Group
+	laneID  driver.Lane
+	lane    *lane
+	payload []byte // of this rank
+	// ignoreFaults keeps the exchange waiting after a rank has failed. Join sets it.
+	ignoreFaults bool
+
+	received [][]byte // beginnings of the payloads, by group rank
+	sizes    []uint64 // of whole payloads in bytes, by group rank
 }
 
 func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.laneID) }
@@ -115,7 +113,8 @@ func (e *exchange) postChunk(offset int) error {
 	e.lane.step++
 	s := e.slot(e.g.ownBlock)
 	start := min(offset, len(e.payload))
-	copy(s.data[:], e.payload[start:])
+	end := min(start+chunkBytes, len(e.payload))
+	copy(s.data[:], e.payload[start:end])
 	spin.StoreRelease64(&s.payloadBytes, uint64(len(e.payload)))
 	if e.laneID == driver.LaneControl {
 		spin.StoreRelease64(&e.g.ownBlock.status.exchanges, e.lane.step)
@@ -178,18 +177,21 @@ func (e *exchange) appendChunk(rank int, s *slot, isFirst bool) error {
 }
 
 // Decide makes all ranks agree on one cause of the group's failure: the first proposal of any rank.
-// A nil proposal only reads the decision. Decide returns proposal if there is no valid decision or
-// if the group is closed.
+// It returns this cause, or proposal if the cause is invalid or the group is closed. A nil proposal
+// only reads the cause.
 func (g *Group) Decide(proposal []byte) []byte {
-	isTooLarge := len(proposal) > driver.MaxPayload
-	if isTooLarge || g.BeginUse() != nil {
+	if len(proposal) > driver.MaxPayload {
+		return proposal
+	}
+
+	if g.BeginUse() != nil {
 		return proposal
 	}
 
 	defer g.EndUse()
-	decider := &g.blocks[0].decision.decider
+	decider := &g.blocks[0].decision.decider // shared by all ranks
 	if proposal != nil && atomic.LoadUint32(decider) == 0 {
-		g.propose(decider, proposal)
+		propose(g, decider, proposal)
 	}
 
 	rank := int(atomic.LoadUint32(decider)) - 1  // -1 without a decision
@@ -207,13 +209,12 @@ func (g *Group) Decide(proposal []byte) []byte {
 	return append([]byte{}, d.data[:size]...)
 }
 
-// propose publishes a proposal, and makes this rank the decider if there is none yet.
-func (g *Group) propose(decider *uint32, proposal []byte) {
-	mu := &g.lanes[driver.LaneFault].mu // also serializes this rank's proposals
-	mu.Lock()
-	defer mu.Unlock()
+// propose writes a proposal to this rank's block, and makes this rank the decider if there is none.
+func propose(g *Group, decider *uint32, proposal []byte) {
+	g.faultLogs.mu.Lock() // also serializes this rank's proposals
+	defer g.faultLogs.mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
-		return // other ranks may already be reading this rank's earlier proposal
+		return // if this rank is the decider, others may be reading its block
 	}
 
 	d := &g.ownBlock.decision

@@ -10,7 +10,8 @@ type (
 	machineMu struct{}
 )
 
-// Rank returns the rank of lane.mu, which is held while this process waits for other ranks.
+// Rank returns the rank of lane.mu and faultLogs.mu, which are held while this process waits for
+// other ranks.
 func (laneMu) Rank() ranked.Rank { return ranked.SHM.Waiting(1, "shm.lane.mu") }
 
 // Rank returns the rank of Counts.Mu.

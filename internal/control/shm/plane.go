@@ -148,8 +148,11 @@ func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 }
 
 func (p *plane) compareLines(ticket uint64, call *driver.Call) error {
-	if err := p.awaitLines(call, ticket); err != nil {
-		return err
+	const poll = true
+	if !p.AwaitLinesBriefly(poll) {
+		if err := p.AwaitLinesSlowly(call, ticket); err != nil {
+			return err
+		}
 	}
 
 	if err := p.CompareStep(call, ticket); err != nil {

@@ -9,18 +9,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// A group's ranks share a control region, which begins with one block per rank. Each rank writes
-// only to its own block, except for wakeup.word and decision.decider. Padding (_) separates
-// frequently written fields from those that other ranks poll.
+// A group's ranks share a control region, which begins with one block per rank. Unless noted, only
+// this rank writes to its block. Padding (_) separates frequently written fields from those that
+// other ranks poll.
 
 const (
-	lineStride = 128 // processors fetch cache lines of 64 bytes in pairs
 	// MaxRanks is the maximum number of ranks in a group.
-	MaxRanks   = 64
-	pageBytes  = 4096
-	chunkBytes = 8 << 10 // payload of one step of an exchange
-	// faultSlots is the number of slots in a log of reports: enough for one of maximum size and
-	// 128 small ones.
+	MaxRanks          = 64
+	lineStride        = 128 // two cache lines, which processors fetch together
+	pageBytes         = 4096
+	announcementCount = 64      // per rank; a power of two
+	chunkBytes        = 8 << 10 // payload of one step of an exchange
+	// faultSlots is enough for a report of maximum size and 128 reports of one slot.
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
@@ -28,7 +28,7 @@ const (
 //
 // The fields wakeup, lines and status are on different pages, because processors prefetch
 // neighboring cache lines of a page. On one page, an all-reduce of 8 bytes took 381 ns instead of
-// 270 ns. lines is not first, because Go's nil checks load the first cache line of a block.
+// 270 ns. The first field must rarely be written, because Go's nil checks load it.
 type block struct {
 	wakeup    wakeup
 	_         [pageBytes - lineStride]byte
@@ -38,16 +38,16 @@ type block struct {
 	_         [pageBytes - lineStride]byte
 	announced [announcementCount]announcement
 	_         [pageBytes - announcementCount*unsafe.Sizeof(announcement{})]byte
-	lanes     [driver.LaneFault][2]slot // by driver.Lane, for even and odd steps of exchanges
-	fault     [faultSlots]slot          // log of reports about failures
+	lanes     [driver.LaneFault][2]slot // by lane before LaneFault, for even and odd steps
+	faultLog  [faultSlots]slot          // reports about failures
 	decision  decision
-	values    [driver.MaxValueNames]valueSlot
+	values    [driver.MaxValueNames]valueSlot // in the order in which the rank first used them
 }
 
-// wakeup is for a rank's sleeping threads. Other ranks read it after every post, so it contains
-// only fields that are rarely written.
+// wakeup wakes a rank's sleeping threads. Other ranks read it after every post, so its fields must
+// rarely be written.
 type wakeup struct {
-	word     uint32 // number of calls of wake; the futex on which threads sleep
+	word     uint32 // futex of sleeping threads; incremented by wake on any rank
 	sleeping int32  // number of threads sleeping on word
 	failed   uint32 // control.Reason of the rank's failure, or 0
 	_        [lineStride - 3*4]byte
@@ -61,7 +61,7 @@ func (w *wakeup) wake() {
 // line holds the data that a rank posts in one step of a collective or of a named value.
 type line struct {
 	step    uint64 // written last, because other ranks wait for it
-	digest  uint64 // hash of the call XORed with balance, or hash of the value's name
+	digest  uint64 // of a collective: hash of the call, XOR balance; of a value: hash of its name
 	payload [spin.LinePayload]byte
 	balance uint64 // Counts.Balance; in the second cache line, because it is rarely read
 	_       [lineStride - spin.LineBytes - 8]byte
@@ -70,42 +70,48 @@ type line struct {
 // status publishes what a rank is doing. Tickets are the sequence numbers of a group's collectives.
 // Times are in nanoseconds of the monotonic clock. Only submitted is written often.
 type status struct {
-	submitted    uint64 // last ticket that this rank has submitted
-	inCollective uint64 // ticket for which the rank waits, or 0
-	exchanges    uint64 // last step posted on driver.LaneControl
-	inExchange   uint64 // step for which the rank waits on driver.LaneControl, or 0
-	operation    uint64 // driver.Operation of inCollective
-	since        uint64 // beginning of the wait in the collective or exchange
-	closed       uint64 // not 0 if the rank has left the group
-	message      uint64 // awaited message (see messageWait), or 0
-	messageSince uint64
-	value        uint64 // 1 plus the index of the awaited valueSlot, or 0
-	valueSince   uint64
-	fetch        uint64 // 1 plus the group rank whose memory is being fetched, or 0
-	fetchSince   uint64
-	_            [lineStride - 13*8]byte
+	submitted     uint64 // last ticket that the rank has submitted
+	awaitedTicket uint64 // ticket of the collective in which the rank waits, or 0
+	exchanges     uint64 // last step posted on driver.LaneControl
+	awaitedStep   uint64 // step on driver.LaneControl in which the rank waits, or 0
+	operation     uint64 // driver.Operation of awaitedTicket
+	since         uint64 // when the wait in the collective or exchange began
+	closed        uint64 // 1 if the rank has left the group
+	message       uint64 // operation and peer of an awaited message, from messageWait, or 0
+	messageSince  uint64
+	value         uint64 // 1 plus the index in block.values of an awaited value, or 0
+	valueSince    uint64
+	fetch         uint64 // 1 plus the group rank whose memory is being fetched, or 0
+	fetchSince    uint64
+	_             [lineStride - 13*8]byte
 }
 
-// slot holds a chunk of a payload in an exchange, or of a report in a log.
+// announcement holds the hash of a call before its collective. ticket is 0 while the rank writes
+// digest.
+type announcement struct{ ticket, digest uint64 }
+
+// slot holds a chunk of a payload in an exchange, or of a report in faultLog.
 type slot struct {
-	step         uint64 // step of the exchange, or writtenStep in a log; written last
-	payloadBytes uint64 // of the whole payload
+	step         uint64 // step of the lane, or slotIsWritten in faultLog; written last
+	payloadBytes uint64 // size of the whole payload or report
 	_            [lineStride - 2*8]byte
 	data         [chunkBytes]byte
 }
 
-// decision is a rank's proposal for the cause of a failure.
+// decision holds a rank's proposal for the cause of a failure.
 type decision struct {
-	decider uint32 // 1 plus the group rank that proposed first, or 0; only in the first block
+	// decider is 1 plus the group rank that proposed first, or 0. Only that of the first block is
+	// used. Any rank may write it.
+	decider uint32
 	size    uint64 // of data in bytes
 	_       [lineStride - 2*8]byte
 	data    [driver.MaxPayload]byte
 	_       [pageBytes - lineStride]byte
 }
 
-// valueSlot holds one of a rank's named values, in the order of their first use.
+// valueSlot holds a rank's data of a named value.
 type valueSlot struct {
-	lines [2]line // for even and odd steps of the value
+	lines [2]line // for even and odd steps
 	size  uint64  // of name in bytes; written after name
 	name  [driver.MaxValueName]byte
 	_     [pageBytes - 2*lineStride - 8 - driver.MaxValueName]byte

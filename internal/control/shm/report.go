@@ -7,93 +7,106 @@ import (
 	"slices"
 
 	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/ranked"
 	"symmem/internal/spin"
 )
 
+// faultLogs is this rank's state of driver.LaneFault.
+//
 // After a failure, ranks exchange reports about it. Each rank appends its reports to a log in
 // shared memory, with slots of 8 KiB: a report of 10 KiB takes two slots. Slots are never reused,
-// so a slow rank can still read old reports. A rank is absent once it has exited, has left or has
-// missed the deadline for a report. The others expect no more reports from an absent rank.
+// so a slow rank can still read old reports.
+type faultLogs struct {
+	mu           ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
+	slotsWritten uint64               // slots in this rank's log
+	slotsRead    []uint64             // slots that this rank has read, by group rank of the writer
+	// absent contains the group ranks from which this rank expects no more reports: each has exited,
+	// has left, has filled its log, or was late with a report.
+	absent []bool
+}
 
 // exchangeReports writes this rank's report and returns the next report of every rank, by group
 // rank. The entry of an absent rank is nil.
-func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
-	e.lane.mu.Lock()
-	defer e.lane.mu.Unlock()
-	if err := e.writeReport(); err != nil {
+func exchangeReports(ctx context.Context, g *Group, report []byte) ([][]byte, error) {
+	callText := func() string { return control.ExchangeName(g.cfg, driver.LaneFault) }
+	// Ranks report only after a failure. If this rank knows of none, another rank has failed.
+	g.fail(&driver.PeerError{InCall: callText()})
+	logs := &g.faultLogs
+	logs.mu.Lock()
+	defer logs.mu.Unlock()
+	if err := logs.write(g, report); err != nil {
 		return nil, err
 	}
 
-	if err := e.awaitReports(ctx); err != nil {
+	if err := logs.await(ctx, g, callText); err != nil {
 		return nil, err
 	}
 
-	reports := make([][]byte, len(e.g.blocks))
-	for r, b := range e.g.blocks {
-		if e.lane.absent[r] {
+	reports := make([][]byte, len(g.blocks))
+	for r := range g.blocks {
+		if logs.absent[r] {
 			continue
 		}
 
-		report, err := e.lane.nextReport(b)
+		next, err := logs.read(g, r)
 		if err != nil {
-			return nil, fmt.Errorf("reading the report of rank %d: %w", e.g.cfg.Ranks[r], err)
+			return nil, fmt.Errorf("reading the report of rank %d: %w", g.cfg.Ranks[r], err)
 		}
 
-		reports[r] = report
+		reports[r] = next
 	}
 
 	return reports, nil
 }
 
-// slotCount returns the number of slots of a report, which is 1 even for an empty report.
-func slotCount(reportBytes uint64) uint64 {
-	fullOrPartial := (reportBytes + chunkBytes - 1) / chunkBytes
-	return max(1, fullOrPartial)
-}
+// slotIsWritten is the value of slot.step after a slot of a log has been written.
+const slotIsWritten = 1
 
-// writtenStep is stored in slot.step when a slot of a log has been written.
-const writtenStep = 1
-
-// writeReport appends this rank's report to its log. It writes the report's first slot last,
-// because other ranks wait only for this slot.
-func (e *exchange) writeReport() error {
-	slotsUsed := e.lane.slotsWritten
-	slots := slotCount(uint64(len(e.payload)))
-	if slotsUsed+slots > faultSlots {
+// write appends a report to this rank's log. It writes the report's first slot last, because other
+// ranks wait only for this slot.
+func (f *faultLogs) write(g *Group, report []byte) error {
+	slots := slotCount(uint64(len(report)))
+	if f.slotsWritten+slots > faultSlots {
 		return fmt.Errorf("a report of %d slots does not fit: %d of %d slots of the fault log are "+
-			"in use: %w", slots, slotsUsed, faultSlots, driver.ErrClosed)
+			"in use: %w", slots, f.slotsWritten, faultSlots, driver.ErrClosed)
 	}
 
-	unused := e.g.ownBlock.fault[slotsUsed:]
+	unused := g.ownBlock.faultLog[f.slotsWritten:]
 	for i := int(slots) - 1; i >= 0; i-- {
 		s := &unused[i]
-		copy(s.data[:], e.payload[i*chunkBytes:])
-		spin.StoreRelease64(&s.payloadBytes, uint64(len(e.payload)))
-		spin.StoreRelease64(&s.step, writtenStep)
+		copy(s.data[:], report[i*chunkBytes:])
+		spin.StoreRelease64(&s.payloadBytes, uint64(len(report)))
+		spin.StoreRelease64(&s.step, slotIsWritten)
 	}
 
-	e.lane.slotsWritten += slots
-	e.g.wakeSleepers()
+	f.slotsWritten += slots
+	g.wakeSleepers()
 	return nil
 }
 
-// awaitReports waits until every rank has sent its next report or is absent.
-func (e *exchange) awaitReports(ctx context.Context) error {
-	e.markFullLogs()
-	nextSlot := func(b *block) *uint64 {
-		return &b.fault[e.lane.slotsRead[b]].step // in range, because the log is not full
-	}
+// slotCount returns the number of slots of a report. An empty report takes one slot.
+func slotCount(reportBytes uint64) uint64 {
+	return max(1, (reportBytes+chunkBytes-1)/chunkBytes)
+}
+
+// await waits until every rank has written its next report or is absent.
+func (f *faultLogs) await(ctx context.Context, g *Group, callText func() string) error {
+	f.markFullLogs(g)
 	w := &slowWait{
-		word: nextSlot, want: writtenStep, ignoreFaults: true, callText: e.callText,
+		wordOf:       func(r int) *uint64 { return &g.blocks[r].faultLog[f.slotsRead[r]].step },
+		want:         slotIsWritten,
+		ignoreFaults: true,
+		callText:     callText,
 	}
 	for {
-		w.awaited = e.presentRanks()
-		err := e.g.waitSlowly(ctx, w)
+		w.awaited = slices.DeleteFunc(g.OtherRanks(), func(r int) bool { return f.absent[r] })
+		err := g.waitSlowly(ctx, w)
 		if err == nil {
 			return nil
 		}
 
-		canContinue := e.markAbsent(err, e.g.missing(w))
+		canContinue := f.markAbsent(g, err, g.missing(w))
 		if !canContinue {
 			return err
 		}
@@ -101,29 +114,25 @@ func (e *exchange) awaitReports(ctx context.Context) error {
 }
 
 // markFullLogs marks the other ranks as absent whose logs have no slots left to read.
-func (e *exchange) markFullLogs() {
-	for _, r := range e.g.OtherRanks() {
-		if e.lane.slotsRead[e.g.blocks[r]] == faultSlots {
-			e.lane.absent[r] = true
+func (f *faultLogs) markFullLogs(g *Group) {
+	for _, r := range g.OtherRanks() {
+		if f.slotsRead[r] == faultSlots {
+			f.absent[r] = true
 		}
 	}
 }
 
-func (e *exchange) presentRanks() []int {
-	return slices.DeleteFunc(e.g.OtherRanks(), func(r int) bool { return e.lane.absent[r] })
-}
-
-// markAbsent marks as absent the ranks that have caused err, the error of a wait for missingRanks.
-// It returns false if the exchange cannot continue after err.
-func (e *exchange) markAbsent(err error, missingRanks []int) bool {
+// markAbsent marks the ranks as absent that have caused err, the error of a wait for missingRanks.
+// It returns false if err has a different cause.
+func (f *faultLogs) markAbsent(g *Group, err error, missingRanks []int) bool {
 	var deadlock *driver.DeadlockError
 	var absentRanks []int
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
-		absentRanks = e.g.selectExited(missingRanks)
-	case errors.As(err, &deadlock): // for example, because ranks have left
-		isUninvolved := func(r int) bool { return deadlock.Activity[e.g.cfg.Ranks[r]] == "" }
-		absentRanks = slices.DeleteFunc(missingRanks, isUninvolved)
+		absentRanks = g.selectExited(missingRanks)
+	case errors.As(err, &deadlock): // Activity contains the ranks that cannot arrive
+		canArrive := func(r int) bool { return deadlock.Activity[g.cfg.Ranks[r]] == "" }
+		absentRanks = slices.DeleteFunc(missingRanks, canArrive)
 	case errors.As(err, new(*driver.TimeoutError)):
 		absentRanks = missingRanks
 	default:
@@ -131,29 +140,29 @@ func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	}
 
 	for _, r := range absentRanks {
-		e.lane.absent[r] = true
+		f.absent[r] = true
 	}
 
 	return true
 }
 
-// nextReport reads the next report in a rank's log. The rank must have written the report. Its size
-// is checked, because a faulty rank may write any value.
-func (l *lane) nextReport(b *block) ([]byte, error) {
-	first := l.slotsRead[b]
-	payloadBytes := spin.LoadAcquire64(&b.fault[first].payloadBytes)
-	slots := slotCount(payloadBytes)
-	if payloadBytes > driver.MaxPayload || first+slots > faultSlots {
+// read returns the next report in a rank's log, which must contain one. It checks the size, because
+// a faulty rank may write any value.
+func (f *faultLogs) read(g *Group, rank int) ([]byte, error) {
+	unread := g.blocks[rank].faultLog[f.slotsRead[rank]:]
+	reportBytes := spin.LoadAcquire64(&unread[0].payloadBytes)
+	slots := slotCount(reportBytes)
+	if reportBytes > driver.MaxPayload || slots > uint64(len(unread)) {
 		return nil, fmt.Errorf("the report has %d bytes: it can have at most %d bytes, in %d slots",
-			payloadBytes, driver.MaxPayload, faultSlots-first)
+			reportBytes, driver.MaxPayload, len(unread))
 	}
 
-	report := make([]byte, 0, payloadBytes)
+	report := make([]byte, 0, reportBytes)
 	for i := range slots {
-		remaining := int(payloadBytes) - len(report)
-		report = append(report, b.fault[first+i].data[:min(remaining, chunkBytes)]...)
+		remaining := int(reportBytes) - len(report)
+		report = append(report, unread[i].data[:min(remaining, chunkBytes)]...)
 	}
 
-	l.slotsRead[b] += slots
+	f.slotsRead[rank] += slots
 	return report, nil
 }

@@ -15,14 +15,14 @@ import (
 // with a digest (hash) of its call and a small payload, and waits for the other ranks' lines. Even
 // and odd steps use different lines. Different digests show that ranks have made different calls.
 //
-// In strict groups, each rank also XORs its balance into the digest. The balances of all ranks add
-// up to 0 if each Send has a matching Recv (see Counts).
+// In strict groups, the balances of all ranks must add up to 0 (see Counts). A rank XORs its balance
+// into its digest, so that equal digests usually show that all balances are 0.
 type steps struct {
 	ranks  *ranks
 	waiter *waiter
 	counts *Counts
 
-	compareCalls     bool      // whether this collective compares calls and balances
+	isComparing      bool      // whether this collective compares calls and balances
 	peerFailedBefore bool      // whether another rank had failed before the collective
 	step             uint64    // last step posted by this rank
 	balance          uint64    // Counts.Balance of this rank, or 0 if balances are not compared
@@ -32,19 +32,20 @@ type steps struct {
 // Begin begins a collective. balance is this rank's Counts.Balance, or 0 if balances are not
 // compared.
 func (s *steps) Begin(compareCalls bool, balance uint64) {
-	s.compareCalls = compareCalls
+	s.isComparing = compareCalls
 	s.balance = balance
 	s.peerFailedBefore = s.ranks.peerFailed()
 }
 
-func (s *steps) IsComparing() bool { return s.compareCalls }
+// IsComparing reports whether the collective compares calls.
+func (s *steps) IsComparing() bool { return s.isComparing }
 
-// PeerFailedBefore reports whether another rank had failed before the collective. That rank may
-// already reuse its memory, so the collective must not write to other ranks' memory.
+// PeerFailedBefore reports whether another rank had failed before the collective. The collective
+// must then not write to other ranks' memory, because the failed rank may use it for other data.
 func (s *steps) PeerFailedBefore() bool { return s.peerFailedBefore }
 
-// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore is true. An
-// error of CompareStep takes precedence.
+// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore is true. The
+// caller must return an error of CompareStep instead, if there is one.
 func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
@@ -59,7 +60,7 @@ func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 // payload may be nil if payloadBytes is 0.
 func (s *steps) Post(digest uint64, payload unsafe.Pointer, payloadBytes int) {
 	s.step++
-	hasBalance := s.balance|s.postedBalances[s.step%2] != 0 // old or new balance
+	hasBalance := s.balance|s.postedBalances[s.step%2] != 0 // in this step or the line's last step
 	if hasBalance {
 		digest = s.addBalance(digest)
 	}
@@ -69,8 +70,7 @@ func (s *steps) Post(digest uint64, payload unsafe.Pointer, payloadBytes int) {
 	s.ranks.wakeSleepers()
 }
 
-// addBalance stores the balance in the current line, and returns digest XOR the balance. A rank
-// with balance 0 can then compare digests only, and reads other balances if digests differ.
+// addBalance stores the balance in the current line, and returns digest XOR balance.
 func (s *steps) addBalance(digest uint64) uint64 {
 	lineNumber := s.step % 2
 	if s.postedBalances[lineNumber] != s.balance {
@@ -84,21 +84,13 @@ func (s *steps) addBalance(digest uint64) uint64 {
 // Step returns the last step posted by this rank.
 func (s *steps) Step() uint64 { return s.step }
 
+// Payload returns the payload of a group rank in the current step.
 func (s *steps) Payload(rank int) *[spin.LinePayload]byte {
 	return &s.ranks.blocks[rank].lines[s.step%2].payload
 }
 
-func (s *steps) awaitLines(call *driver.Call, ticket uint64) error {
-	const poll = true
-	if s.AwaitLinesBriefly(poll) {
-		return nil
-	}
-
-	return s.AwaitLinesSlowly(call, ticket)
-}
-
-// AwaitLinesBriefly blocks the caller's thread for a short time, and reports whether the lines of
-// all ranks have arrived. It yields the processor repeatedly, and if poll is set, polls before each
+// AwaitLinesBriefly reports whether the lines of all ranks arrive within a short time. It occupies
+// the caller's thread, which repeatedly yields the processor. If poll is set, it polls before each
 // yield.
 func (s *steps) AwaitLinesBriefly(poll bool) bool {
 	for i, b := range s.ranks.otherBlocks {
@@ -118,19 +110,18 @@ func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.ownBlock.lines[(s.step+1)%2]))
 }
 
-// awaitBriefly blocks the thread for a short time, and reports whether the line in blocks[0] has
-// arrived. It polls only if all missing ranks in blocks can run on other processors. Otherwise, one
-// of them needs this processor.
+// awaitBriefly is AwaitLinesBriefly for the line in blocks[0]. It does not poll if more ranks in
+// blocks are missing than can run on other processors, because one then needs this processor.
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word := &blocks[0].lines[s.step%2].step
 	budget := &s.waiter.budget
-	polls := budget.polls
-	var begin uint64 // time after the first yield
+	polls := budget.polls // before the first yield
+	var begin uint64      // time after the first yield
 	for round := range budget.briefYields {
 		canPoll := poll && s.countMissing(blocks) <= budget.parallelRanks
 		if canPoll {
-			const tightPolls = 0 // polling without pauses slows down the rank that writes
-			if spin.UntilAtLeast64(word, s.step, tightPolls, polls) {
+			const pollsWithoutPause = 0 // they would slow down the rank that writes
+			if spin.UntilAtLeast64(word, s.step, pollsWithoutPause, polls) {
 				return true
 			}
 		}
@@ -141,8 +132,7 @@ func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 			return true
 		}
 
-		mustCheckTime := round%fewYieldsPerCheck == 0
-		if !mustCheckTime {
+		if round%yieldsPerClockRead != 0 {
 			continue
 		}
 
@@ -184,19 +174,19 @@ func (s *steps) AwaitLinesSlowly(call *driver.Call, ticket uint64) error {
 	})
 }
 
-// CompareStep returns an error on every rank if calls differ or balances do not add up to 0. It
-// requires that all lines have arrived. Data may only be written afterwards.
+// CompareStep returns an error on every rank if calls differ or balances do not add up to 0. The
+// lines of all ranks must have arrived. The collective must not write output before CompareStep.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
-	if !s.compareCalls || !s.MayDiffer(call.Digest) {
+	if !s.isComparing || !s.MayDiffer(call.Digest) {
 		return nil
 	}
 
-	return s.compareCallsAndBalances(call, ticket)
+	return s.differenceError(call, ticket)
 }
 
-// MayDiffer reports whether CompareStep may return an error. Go inlines it.
+// MayDiffer reports whether CompareStep may return an error. It is small, so that Go inlines it.
 func (s *steps) MayDiffer(digest uint64) bool {
-	differences := s.balance // if not 0, CompareStep must add up the balances
+	differences := s.balance // if it is not 0, CompareStep must add up all balances
 	for _, b := range s.ranks.otherBlocks {
 		differences |= b.lines[s.step%2].digest ^ digest
 	}
@@ -204,7 +194,7 @@ func (s *steps) MayDiffer(digest uint64) bool {
 	return differences != 0
 }
 
-func (s *steps) compareCallsAndBalances(call *driver.Call, ticket uint64) error {
+func (s *steps) differenceError(call *driver.Call, ticket uint64) error {
 	var differingRanks []int
 	var sum uint64
 	for r, b := range s.ranks.blocks {

@@ -14,26 +14,27 @@ import (
 	"symmem/internal/sys"
 )
 
-var _ driver.Values = (*Group)(nil)
+var _ driver.Named = (*namedValue)(nil)
 
-// namedValue implements driver.Named: in each step, every rank posts a few words (numbers) under a
-// name, and receives the words of all ranks. A rank enters the name into its next unused slot in
-// shared memory. It posts the words of even and odd steps to different lines of the slot.
+// namedValue exchanges a few numbers (driver.Words) under a name. In each step, every rank posts its
+// words to a line in its slot for the name, and reads the other ranks' lines. Even and odd steps use
+// different lines. Each rank assigns its slots in the order in which it first uses names, so ranks
+// may have different slots for a name.
 type namedValue struct {
 	g          *Group
 	name       string
-	isOrdered  bool       // whether this rank launches no collective during a Gather
+	isOrdered  bool       // whether Gather is ordered with collectives (see driver.Values)
 	digest     uint64     // hash of the name
 	slotNumber int        // index of ownSlot
 	ownSlot    *valueSlot // this rank's slot for the name
 	step       uint64     // last step posted by this rank
-	// peerSlots caches the results of findSlot, by group rank. Group.Inspect may call findSlot
+	otherRanks []int      // group ranks
+	// peerSlots caches the slots of other ranks, by group rank. Gather and Group.Inspect may set it
 	// concurrently.
-	peerSlots  []atomic.Pointer[valueSlot]
-	otherRanks []int // group ranks
+	peerSlots []atomic.Pointer[valueSlot]
 }
 
-// newNamedValue enters a name into this rank's next unused slot. The caller must hold g.Mu.
+// newNamedValue assigns this rank's next slot to a name. The caller must hold g.Mu.
 func newNamedValue(g *Group, name string, isOrdered bool) *namedValue {
 	hash := fnv.New64a()
 	hash.Write([]byte(name))
@@ -45,16 +46,12 @@ func newNamedValue(g *Group, name string, isOrdered bool) *namedValue {
 		digest:     hash.Sum64(),
 		slotNumber: slotNumber,
 		ownSlot:    &g.ownBlock.values[slotNumber],
-		peerSlots:  make([]atomic.Pointer[valueSlot], len(g.blocks)),
 		otherRanks: g.OtherRanks(),
+		peerSlots:  make([]atomic.Pointer[valueSlot], len(g.blocks)),
 	}
 	copy(n.ownSlot.name[:], name)
 	spin.StoreRelease64(&n.ownSlot.size, uint64(len(name))) // lets other ranks read the name
 	return n
-}
-
-func (n *namedValue) callText() string {
-	return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), n.step, n.g.cfg.Name())
 }
 
 // Gather implements driver.Named.
@@ -74,24 +71,22 @@ func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dr
 		return g.fail(g.peerFault(n.callText))
 	}
 
-	// The line still holds the words of step n.step-2, which all ranks have read: they have posted
-	// step n.step-1 since.
+	// All ranks have posted step n.step-1, so they no longer read this line's words of step n.step-2.
 	ownLine := unsafe.Pointer(&n.ownSlot.lines[n.step%2])
 	spin.PutLine(ownLine, n.step, n.digest, unsafe.Pointer(&ownWords), spin.LinePayload)
 	g.wakeSleepers()
 	all[g.cfg.Rank] = ownWords
 	for _, r := range n.otherRanks {
-		hasArrived := g.pollFor(ctx, n.stepWord(r), n.step, g.budget.briefYields)
-		if !hasArrived {
-			if err := n.waitSlowly(ctx); err != nil {
+		if !g.PollLonger(ctx, n.postedStep(r), n.step) {
+			if err := n.awaitAll(ctx); err != nil {
 				return g.fail(err)
 			}
 		}
 
 		if !n.copyWords(r, &all[r]) {
-			wrongStep := spin.LoadAcquire64(n.stepWord(r))
+			step := spin.LoadAcquire64(n.postedStep(r))
 			return g.fail(fmt.Errorf("%s: rank %d has written invalid data for step %d",
-				n.callText(), g.cfg.Ranks[r], wrongStep))
+				n.callText(), g.cfg.Ranks[r], step))
 		}
 	}
 
@@ -100,23 +95,26 @@ func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dr
 	return nil
 }
 
-// stepWord returns the address at which another rank, the peer, writes the number of the step that
-// it has posted. It returns the address of zeroStep while the peer has no slot for the name.
-func (n *namedValue) stepWord(peer int) *uint64 {
+func (n *namedValue) callText() string {
+	return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), n.step, n.g.cfg.Name())
+}
+
+// postedStep returns the address of the step in a peer's line. While the peer has no slot for the
+// name, it returns &noStep.
+func (n *namedValue) postedStep(peer int) *uint64 {
 	s := n.peerSlots[peer].Load()
 	if s == nil {
 		s = n.findSlot(peer)
 	}
 
 	if s == nil {
-		return &zeroStep
+		return &noStep
 	}
 
 	return &s.lines[n.step%2].step
 }
 
-// zeroStep is always 0, as if the peer had not posted any step.
-var zeroStep uint64
+var noStep uint64 // always 0
 
 // findSlot returns a peer's slot for the name, or nil if the peer has not used the name yet.
 func (n *namedValue) findSlot(peer int) *valueSlot {
@@ -141,9 +139,9 @@ func (s *valueSlot) hasName(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-// waitSlowly waits for the other ranks' lines. Meanwhile, this rank's status shows the value to
-// ranks whose waits fail.
-func (n *namedValue) waitSlowly(ctx context.Context) error {
+// awaitAll waits for the lines of all ranks. Meanwhile, this rank's status shows the value, which
+// the errors of other ranks mention.
+func (n *namedValue) awaitAll(ctx context.Context) error {
 	s := &n.g.ownBlock.status
 	value := uint64(n.slotNumber) + 1
 	spin.StoreRelease64(&s.valueSince, sys.Monotonic())
@@ -151,7 +149,7 @@ func (n *namedValue) waitSlowly(ctx context.Context) error {
 	// A concurrent Gather of another name may have replaced s.value.
 	defer atomic.CompareAndSwapUint64(&s.value, value, 0)
 	return n.g.waitSlowly(ctx, &slowWait{
-		wordOf: n.stepWord, want: n.step, awaited: n.otherRanks,
+		wordOf: n.postedStep, want: n.step, awaited: n.otherRanks,
 		callText: n.callText, isOrdered: n.isOrdered,
 	})
 }
@@ -159,7 +157,7 @@ func (n *namedValue) waitSlowly(ctx context.Context) error {
 // copyWords copies a peer's words. It returns false if the line is for another step or name, or
 // changes during the copy.
 func (n *namedValue) copyWords(peer int, words *driver.Words) bool {
-	s := n.peerSlots[peer].Load() // not nil after stepWord has found the step
+	s := n.peerSlots[peer].Load() // not nil, because the peer has posted the step
 	l := &s.lines[n.step%2]
 	const wordBytes = 8
 	for i := range words {

@@ -54,10 +54,10 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// A wait checks the peers after yieldsPerCheck yields, or after fewYieldsPerCheck once
+	// A wait checks the peers after yieldsPerCheck yields, or after yieldsPerClockRead once
 	// checkInterval has passed, because yields take long on a busy processor.
-	yieldsPerCheck, fewYieldsPerCheck = 64, 8
-	checkInterval                     = 5 * uint64(time.Millisecond)
+	yieldsPerCheck, yieldsPerClockRead = 64, 8
+	checkInterval                      = 5 * uint64(time.Millisecond)
 	// briefTime bounds a wait on a caller's thread, which does not check the peers.
 	briefTime = 20 * uint64(time.Millisecond)
 )
@@ -119,7 +119,7 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 		if round < ws.budget.yields {
 			ws.machine.yield()
 			if round%yieldsPerCheck != 0 &&
-				(round%fewYieldsPerCheck != 0 || sys.Monotonic()-lastCheck < checkInterval) {
+				(round%yieldsPerClockRead != 0 || sys.Monotonic()-lastCheck < checkInterval) {
 				continue
 			}
 
@@ -157,7 +157,7 @@ func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 		ws.publishLatest()
 	case w.isExchange:
 		spin.StoreRelease64(&b.since, begin)
-		spin.StoreRelease64(&b.inExchange, spin.LoadAcquire64(&b.exchanges))
+		spin.StoreRelease64(&b.awaitedStep, spin.LoadAcquire64(&b.exchanges))
 	}
 }
 
@@ -169,7 +169,7 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 	case w.collective != 0:
 		ws.publishLatest()
 	case w.isExchange:
-		spin.StoreRelease64(&ws.ranks.ownBlock.status.inExchange, 0)
+		spin.StoreRelease64(&ws.ranks.ownBlock.status.awaitedStep, 0)
 	}
 }
 
@@ -184,13 +184,13 @@ func (ws *waiter) publishLatest() {
 	}
 
 	if last.collective == 0 {
-		spin.StoreRelease64(&b.inCollective, 0)
+		spin.StoreRelease64(&b.awaitedTicket, 0)
 		return
 	}
 
 	spin.StoreRelease64(&b.operation, uint64(last.operation))
 	spin.StoreRelease64(&b.since, last.begin)
-	spin.StoreRelease64(&b.inCollective, last.collective)
+	spin.StoreRelease64(&b.awaitedTicket, last.collective)
 }
 
 // missing lists awaited group ranks that have not arrived. Only the waiting goroutine may call it.
@@ -363,8 +363,8 @@ func (ws *waiter) readStates(w *slowWait) {
 
 // read reads the counts last: they may show that the wait is over.
 func (s *status) read(state *control.RankState) {
-	state.InExchange = spin.LoadAcquire64(&s.inExchange)
-	state.InCollective = spin.LoadAcquire64(&s.inCollective)
+	state.InExchange = spin.LoadAcquire64(&s.awaitedStep)
+	state.InCollective = spin.LoadAcquire64(&s.awaitedTicket)
 	state.Operation = driver.Operation(spin.LoadAcquire64(&s.operation))
 	now, since := sys.Monotonic(), spin.LoadAcquire64(&s.since)
 	state.Waited = time.Duration(now - min(since, now))
@@ -463,7 +463,7 @@ func (ws *waiter) pollFor(
 			return false
 		}
 
-		if round%fewYieldsPerCheck == 0 {
+		if round%yieldsPerClockRead == 0 {
 			now := sys.Monotonic()
 			if begin == 0 {
 				begin = now

@@ -155,8 +155,8 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	status := &g.ownBlock.status
 	checkCollective := func(when string, want uint64) {
 		t.Helper()
-		if got := spin.LoadAcquire64(&status.inCollective); got != want {
-			t.Errorf("%s: status.inCollective = %d, want %d", when, got, want)
+		if got := spin.LoadAcquire64(&status.awaitedTicket); got != want {
+			t.Errorf("%s: status.awaitedTicket = %d, want %d", when, got, want)
 		}
 	}
 	const begin = 1 // any time
@@ -168,8 +168,8 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	g.unpublishWait(notPublished)
 	g.unpublishWait(exchangeWait)
 	checkCollective("after the exchange", 3)
-	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
-		t.Errorf("after the exchange: status.inExchange = %d, want 0", n)
+	if n := spin.LoadAcquire64(&status.awaitedStep); n != 0 {
+		t.Errorf("after the exchange: status.awaitedStep = %d, want 0", n)
 	}
 
 	collective7 := &slowWait{collective: 7, operation: driver.AllGather}
