@@ -31,6 +31,6 @@
 //	Machine.mu
 //
 // While this rank waits for others, it holds no lock except lane.mu or faultLogs.mu during an
-// exchange. Counts.Mu and Group.Mu also guard the fields of a communicator that change together with message numbers
-// and tickets.
+// exchange. Counts.Mu and Group.Mu also guard the fields of a communicator that change together
+// with message numbers and tickets.
 package shm

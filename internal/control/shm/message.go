@@ -16,10 +16,10 @@ import (
 
 // Counts counts this rank's calls of Send and Recv.
 //
-// If GroupConfig.Strict is set, collectives also detect Sends without a matching Recv. A message has
-// a weight, which is a hash of its receiver and its tag. A Send adds the weight to the sender's
-// balance, and a Recv subtracts it from the receiver's balance. If all messages match, the balances
-// of all ranks add up to 0 (modulo 2^64).
+// If GroupConfig.Strict is set, collectives also detect Sends without a matching Recv. A message's
+// weight is a hash of its receiver and tag. A Send adds the weight to the sender's balance, and a
+// Recv subtracts it from the receiver's balance. If all messages match, the balances of all ranks
+// add up to 0 (modulo 2^64).
 type Counts struct {
 	group   *driver.GroupConfig
 	balance atomic.Uint64 // 0 in groups that are not strict
@@ -54,7 +54,6 @@ func (c *Counts) CountMessage(
 	return c.sends.Count(key, priorCollectives, completed)
 }
 
-// balanceChange returns the change of the balance by a call of Send or Recv.
 func (c *Counts) balanceChange(call *driver.Call) uint64 {
 	if call.Operation == driver.Recv {
 		return -message.Weight(c.group.Rank, call.Tag) // modulo 2^64
@@ -63,7 +62,7 @@ func (c *Counts) balanceChange(call *driver.Call) uint64 {
 	return message.Weight(call.Root, call.Tag)
 }
 
-// UnbalancedError returns the error of a collective before which not all messages match.
+// UnbalancedError returns the error of a collective after unmatched messages.
 func (c *Counts) UnbalancedError(collective uint64) error {
 	return &driver.MessageError{
 		Fault:  driver.MessagesUnmatched,
@@ -73,7 +72,7 @@ func (c *Counts) UnbalancedError(collective uint64) error {
 	}
 }
 
-// MessagesBefore returns the number of calls of Send and Recv before a collective, by peer and tag.
+// MessagesBefore counts the calls of Send and Recv before a collective, by peer and tag.
 func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 	ownRank := c.group.Ranks[c.group.Rank]
 	c.Mu.Lock()

@@ -27,7 +27,6 @@ type ranks struct {
 	cfg         *driver.GroupConfig
 }
 
-// Size returns the number of ranks.
 func (r *ranks) Size() int { return len(r.blocks) }
 
 // OtherRanks lists all ranks except this one.
@@ -42,7 +41,6 @@ func (r *ranks) OtherRanks() []int {
 	return others
 }
 
-// HasLeft reports whether a rank has left the group.
 func (r *ranks) HasLeft(rank int) bool {
 	return spin.LoadAcquire64(&r.blocks[rank].status.closed) != 0
 }
@@ -177,7 +175,7 @@ func (p *peer) hasExited() bool {
 	}
 }
 
-// fetchFile returns a file of shared memory that the rank has exported.
+// fetchFile returns shared memory that the rank has exported.
 func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {

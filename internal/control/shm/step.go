@@ -15,8 +15,8 @@ import (
 // with a digest (hash) of its call and a small payload, and waits for the other ranks' lines. Even
 // and odd steps use different lines. Different digests show that ranks have made different calls.
 //
-// In strict groups, the balances of all ranks must add up to 0 (see Counts). A rank XORs its balance
-// into its digest, so that equal digests usually show that all balances are 0.
+// In strict groups, the balances of all ranks must add up to 0 (see Counts). A rank XORs its
+// balance into its digest: if this rank's balance is 0, equal digests show that all balances are 0.
 type steps struct {
 	ranks  *ranks
 	waiter *waiter

@@ -16,10 +16,10 @@ import (
 
 var _ driver.Named = (*namedValue)(nil)
 
-// namedValue exchanges a few numbers (driver.Words) under a name. In each step, every rank posts its
-// words to a line in its slot for the name, and reads the other ranks' lines. Even and odd steps use
-// different lines. Each rank assigns its slots in the order in which it first uses names, so ranks
-// may have different slots for a name.
+// namedValue exchanges driver.Words under a name. In each step, every rank posts its words to a
+// line in its slot for the name, and reads the other ranks' lines. Even and odd steps use different
+// lines. Each rank assigns slots in the order in which it first uses names, so the slots of a name
+// may differ.
 type namedValue struct {
 	g          *Group
 	name       string

@@ -15,38 +15,36 @@ import (
 	"symmem/internal/sys"
 )
 
-// Each rank connects to every lower-numbered rank. In rounds, it dials all addresses of that rank
-// and tries a handshake on one connection after the other until a handshake succeeds.
-
 const (
-	dialTimeout = 20 * time.Second // no round begins later
-	// closedTimeout limits a series of rounds in which every connection is refused or closed. It is
-	// longer than a busy rank takes to accept a connection.
+	dialTimeout = 20 * time.Second // for all rounds of dial
+	// closedTimeout limits rounds in which the rank, or a proxy, closes every connection. A busy rank
+	// accepts a connection within this time.
 	closedTimeout = 8 * time.Second
 	dialStagger   = 200 * time.Millisecond // between the addresses of a round
 	dialPause     = 500 * time.Millisecond // between rounds
 )
 
-// dialer connects to one lower-numbered rank, on one goroutine.
+// dialer connects to one lower-numbered rank. In each round, it dials all addresses of that rank in
+// parallel. It performs handshakes on the connections one by one, until the first success.
 type dialer struct {
 	*joiner
-	rank     int    // group rank to connect to
-	attempts uint32 // handshakes begun; the last one replaces earlier connections
+	groupRank int    // rank to connect to
+	attempts  uint32 // handshakes begun; the other rank keeps only the connection of the last one
 }
 
-// dialAll connects to all lower ranks in the background and passes errors to fail. It looks up
-// one address at a time, because a pending lookup occupies a connection to the store.
+// dialAll connects to all lower-numbered ranks in the background and passes errors to fail. It
+// looks up one address at a time, because a pending lookup occupies a connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
-	for lowerRank := range j.cfg.Group.Rank {
-		value, err := j.cfg.Store.Get(ctx, j.addressKey(lowerRank))
+	for groupRank := range j.cfg.Group.Rank {
+		value, err := j.cfg.Store.Get(ctx, j.addressKey(groupRank))
 		if err != nil {
-			rank := j.cfg.Group.Ranks[lowerRank]
+			rank := j.cfg.Group.Ranks[groupRank]
 			fail(fmt.Errorf("looking up the address of rank %d: %w", rank, err))
 			return
 		}
 
 		j.tasks.Go(func() {
-			d := &dialer{joiner: j, rank: lowerRank}
+			d := &dialer{joiner: j, groupRank: groupRank}
 			l, err := d.dial(ctx, string(value))
 			if err != nil {
 				fail(err)
@@ -75,7 +73,7 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 
 		if allMatch(errs, isRefused) { // the rank's process has exited
 			description := fmt.Sprintf("its addresses %q refuse connections", addresses)
-			return nil, d.rankLostError(d.cfg.Group.Ranks[d.rank], description)
+			return nil, d.rankLostError(d.cfg.Group.Ranks[d.groupRank], description)
 		}
 
 		if !allMatch(errs, isRefusedOrClosed) {
@@ -83,37 +81,35 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 		}
 
 		err := errors.Join(errs...)
-		areAllClosed := time.Since(closedSince) > closedTimeout
-		if areAllClosed {
+		hasReachedClosedTimeout := time.Since(closedSince) > closedTimeout
+		if hasReachedClosedTimeout {
 			err = fmt.Errorf("each connection ended before the rank answered: %w", err)
 		}
 
-		isCanceled := ctx.Err() != nil
-		hasTimedOut := time.Since(begin) > dialTimeout
+		hasReachedDialTimeout := time.Since(begin) > dialTimeout
 		isPermanent := errors.Is(err, ErrProtocol)
-		if areAllClosed || isCanceled || hasTimedOut || isPermanent {
+		if hasReachedClosedTimeout || hasReachedDialTimeout || isPermanent || ctx.Err() != nil {
 			return nil, d.unreachableError(addresses, err)
 		}
 
 		select {
 		case <-time.After(dialPause):
-		case <-ctx.Done(): // the next round fails at once
+		case <-ctx.Done(): // the next round fails at once and returns
 		}
 	}
 }
 
 var errNoAddress = errors.New("the rank has found no usable address on its machine")
 
-// unreachableError adds the names of both machines and the addresses to err.
+// unreachableError adds the names of both machines, the addresses and advice to err.
 func (d *dialer) unreachableError(addresses string, err error) error {
 	advice := ""
-	isNetworkFault := !errors.Is(err, ErrProtocol)
-	if isNetworkFault {
+	if !errors.Is(err, ErrProtocol) {
 		advice = "; all machines must be able to connect to each other directly on every port: " +
 			"check for firewalls, proxies or NAT between them"
 	}
 
-	target := d.describeRank(d.rank)
+	target := d.describeRank(d.groupRank)
 	return fmt.Errorf("connecting from %s to %s at %q: %w%s",
 		control.HostName(), target, addresses, err, advice)
 }
@@ -193,12 +189,11 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (*net.T
 // handshake authenticates both ends of a connection. It closes the connection if it returns an
 // error.
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
-	expire := func() { _ = conn.SetDeadline(time.Now()) }
-	stopWatchingContext := context.AfterFunc(ctx, expire)
+	stopWatchingContext := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	d.attempts++
 	err := d.exchangeTokens(conn)
-	hasExpired := !stopWatchingContext()
-	if hasExpired && err == nil { // the connection is unusable once expire has set the deadline
+	wasInTime := stopWatchingContext() // otherwise, the expired deadline makes conn unusable
+	if err == nil && !wasInTime {
 		err = ctx.Err()
 	}
 
@@ -207,13 +202,13 @@ func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error
 		return nil, errors.Join(err, closeErr)
 	}
 
-	return newLink(d.rank, conn), nil
+	return newLink(d.groupRank, conn), nil
 }
 
 // exchangeTokens sends a hello with the first half of the token, and checks that the other end
 // answers with the second half.
 func (d *dialer) exchangeTokens(conn *net.TCPConn) error {
-	encodedHello := d.encodeHello(d.rank, d.attempts, conn)
+	encodedHello := d.encodeHello(d.groupRank, d.attempts, conn)
 	if _, err := conn.Write(encodedHello); err != nil {
 		return err
 	}

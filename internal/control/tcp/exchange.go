@@ -140,13 +140,13 @@ func (p *Plane) CanSucceed(ticket uint64) bool {
 // exchangeStep sets the other fields of w. The caller must hold p.mu, which is released during the
 // wait.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
-	ownSteps, err := p.records[p.ownRank].addSteps(w.track)
+	ownSteps, err := p.records[p.ownRank].ensureSteps(w.track)
 	if err != nil {
 		return nil, err
 	}
 
-	ownSteps.received++ // this rank's own payload
-	w.step = ownSteps.received
+	ownSteps.posted++ // this rank's own payload
+	w.step = ownSteps.posted
 	w.isOrdered = ownSteps.isOrdered
 	post := message{kind: kindPost, track: w.track, step: w.step, payload: payload}
 	p.broadcast(post)
@@ -177,7 +177,7 @@ func (p *Plane) Named(name string, isOrdered bool) (driver.Named, error) {
 		return nil, p.checkUsable(driver.LaneControl)
 	}
 
-	ownSteps, err := p.records[p.ownRank].addSteps(valuePrefix + track(name))
+	ownSteps, err := p.records[p.ownRank].ensureSteps(valuePrefix + track(name))
 	if err != nil {
 		return nil, err
 	}

@@ -35,13 +35,13 @@ type kind uint8
 
 const (
 	kindPost kind = iota + 1 // the sender's payload for a step
-	// kindComplete announces the last step of a track in which the sender has received the posts
-	// of all ranks. A failing rank sends it for each track before kindFail.
+	// kindComplete announces up to which step of a track the sender has received all ranks' posts. It
+	// precedes kindFail.
 	kindComplete
-	kindReport    // a report about the group's failure
-	kindStatus    // the sender's status; step is the number of the answered request, or 0
+	kindReport    // payload is a report about the group's failure
+	kindStatus    // payload is a status; step is the number of the answered kindAskStatus, or 0
 	kindAskStatus // requests a kindStatus; step is the number of the request, from 1
-	kindFail      // the sender has failed; step is the control.Reason, payload the sender's status
+	kindFail      // the sender has failed; payload is a status; step encodes the control.Reason
 	kindFailAck   // acknowledges kindFail
 	kindLeave     // the sender leaves the group; payload is its last status
 )
@@ -54,11 +54,11 @@ const (
 	trackControl    track = "control"
 	trackBackground track = "background"
 	trackCalls      track = "calls"
-	trackCompare    track = "compare" // compares calls by their hashes
-	valuePrefix           = "value "  // begins the track of a named value, as in "value loss"
+	trackCompare    track = "compare" // payloads are hashes of calls
+	valuePrefix           = "value "  // of tracks of named values (driver.Values): "value loss"
 )
 
-// laneTracks ends before driver.LaneFault, the last lane, whose exchanges use kindReport.
+// laneTracks omits driver.LaneFault, which uses kindReport.
 var laneTracks = [driver.LaneFault]track{
 	driver.LaneControl:    trackControl,
 	driver.LaneBackground: trackBackground,
@@ -92,7 +92,7 @@ func (t track) allowsPost(payloadBytes int) bool {
 	return false
 }
 
-// allowsPayload reports whether a message of this kind and track may have a payload of this size.
+// allowsPayload reports whether the kind allows the track and a payload of this size.
 func (m *message) allowsPayload(payloadBytes int) bool {
 	hasNoTrack := m.track == ""
 	switch m.kind {
@@ -124,8 +124,8 @@ func (m *message) encode() []byte {
 // ErrProtocol means that another rank violates this version of the protocol.
 var ErrProtocol = errors.New("the rank does not use this version of symmem's control protocol")
 
-// readFrame checks the size of a payload before it allocates memory for the payload, because the
-// sender may be faulty.
+// readFrame reads and checks a message. It allocates no payload of invalid size, because the sender
+// may be faulty.
 func readFrame(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte // header and name of the track
 	header := b[:headerBytes]
@@ -171,38 +171,37 @@ func decodeWords(b []byte, words []uint64) {
 	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail
 }
 
-// status shows which collectives a rank has launched, and where it waits. Tickets are the sequence
-// numbers of a group's collectives.
+// status describes a rank's calls. Tickets are the sequence numbers of a group's collectives.
 type status struct {
-	submitted    uint64           // last ticket that the rank has submitted
-	inCollective uint64           // ticket of the collective in which the rank waits, or 0
-	operation    driver.Operation // of this collective
-	inExchange   uint64           // step of trackControl in which the rank waits, or 0
-	since        time.Time        // when the wait began
+	submitted     uint64           // ticket of the last collective that the rank has submitted
+	awaitedTicket uint64           // ticket of the collective in which the rank waits, or 0
+	operation     driver.Operation // of awaitedTicket
+	awaitedStep   uint64           // step of trackControl in which the rank waits, or 0
+	since         time.Time        // when the wait began
 }
 
 // encode replaces since by the duration of the wait, because clocks differ between machines.
 func (s *status) encode(now time.Time) []byte {
 	waited := uint64(0)
-	isWaiting := s.inCollective != 0 || s.inExchange != 0
+	isWaiting := s.awaitedTicket != 0 || s.awaitedStep != 0
 	if isWaiting {
 		waited = uint64(max(0, now.Sub(s.since)))
 	}
 
-	return encodeWords(s.submitted, s.inCollective, uint64(s.operation), s.inExchange, waited)
+	return encodeWords(s.submitted, s.awaitedTicket, uint64(s.operation), s.awaitedStep, waited)
 }
 
 // decodeStatus decodes a payload of statusBytes.
 func decodeStatus(payload []byte, now time.Time) status {
 	var words [statusBytes / wordBytes]uint64
 	decodeWords(payload, words[:])
-	const waitedMask = 1<<62 - 1 // keeps the duration positive if the sender is faulty
+	const waitedMask = 1<<62 - 1 // excludes negative durations, which a faulty rank may send
 	waited := time.Duration(words[4] & waitedMask)
 	return status{
-		submitted:    words[0],
-		inCollective: words[1],
-		operation:    driver.Operation(words[2]),
-		inExchange:   words[3],
-		since:        now.Add(-waited),
+		submitted:     words[0],
+		awaitedTicket: words[1],
+		operation:     driver.Operation(words[2]),
+		awaitedStep:   words[3],
+		since:         now.Add(-waited),
 	}
 }

@@ -123,13 +123,13 @@ func TestStatusRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_000_000, 0) // any time
 		want := status{
-			submitted:    rapid.Uint64().Draw(t, "submitted"),
-			inCollective: rapid.Uint64().Draw(t, "inCollective"),
-			operation:    driver.Operation(rapid.Byte().Draw(t, "operation")),
-			inExchange:   rapid.Uint64().Draw(t, "inExchange"),
-			since:        now,
+			submitted:     rapid.Uint64().Draw(t, "submitted"),
+			awaitedTicket: rapid.Uint64().Draw(t, "inCollective"),
+			operation:     driver.Operation(rapid.Byte().Draw(t, "operation")),
+			awaitedStep:   rapid.Uint64().Draw(t, "inExchange"),
+			since:         now,
 		}
-		isWaiting := want.inCollective != 0 || want.inExchange != 0
+		isWaiting := want.awaitedTicket != 0 || want.awaitedStep != 0
 		if isWaiting {
 			age := rapid.Int64Range(0, 1<<60).Draw(t, "age") // in nanoseconds, up to 36 years
 			want.since = now.Add(-time.Duration(age))

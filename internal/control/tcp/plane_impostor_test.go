@@ -271,9 +271,9 @@ func TestPeerStatusProvesDeadlock(t *testing.T) {
 		call func(i *impostor, p *Plane) error
 	}{
 		"this rank is in an exchange, the peer in work": {
-			status{submitted: 1, inCollective: 1}, exchange,
+			status{submitted: 1, awaitedTicket: 1}, exchange,
 		},
-		"this rank is in work, the peer in an exchange": {status{inExchange: 2}, work},
+		"this rank is in work, the peer in an exchange": {status{awaitedStep: 2}, work},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := newImpostor(t)

@@ -9,39 +9,37 @@ import (
 	"symmem/internal/control"
 )
 
-// rankRecord holds what one rank, the sender, has announced in its messages. In the record of this
-// rank, only the steps and reports are used.
+// rankRecord holds what one rank, the sender, has announced in its messages. In this rank's own
+// record, only tracks and reports are used.
 type rankRecord struct {
 	status                          // latest status of the sender
-	tracks         map[track]*steps // nil until the first step
+	tracks         map[track]*steps // allocated by ensureSteps
 	valueNameCount int              // number of tracks for named values
 
-	failed        control.Reason // from kindFail, or control.NotFailed
-	hasLeft       bool           // whether the sender has sent kindLeave
-	isLost        bool           // whether the sender fell silent or disconnected before kindLeave
-	hasAckedFault bool           // whether the sender has sent kindFailAck
-	answered      uint64         // last kindAskStatus that the sender has answered, or 0
+	failed       control.Reason // from kindFail, or control.NotFailed
+	hasLeft      bool           // whether the sender has sent kindLeave
+	isLost       bool           // whether the connection failed before kindLeave
+	hasAckedFail bool           // whether the sender has sent kindFailAck
+	answered     uint64         // last kindAskStatus that the sender has answered, or 0
 
-	reports     [][]byte // about failures, oldest first
+	reports     [][]byte // about the group's failure, oldest first
 	reportBytes int      // total size
 	reportsRead int      // number of reports returned by nextReport
-	isAbsent    bool     // whether this rank no longer waits for reports of the sender
+	isAbsent    bool     // whether no more reports of the sender are expected
 }
 
 // steps records the sender's steps on a track. In each step, every rank posts one payload to every
 // other rank.
 type steps struct {
-	received uint64   // last step that the sender has posted
-	posts    [][]byte // payloads not yet taken, oldest first
-	// completed is the last step in which the sender has received all posts. It is 0 for another
-	// rank that has not failed.
-	completed uint64
-	isOrdered bool // whether this rank launches no collective while it waits for a step
+	posted      uint64   // last step that the sender has posted
+	unreadPosts [][]byte // payloads, oldest first
+	completed   uint64   // last step in which the sender has received all posts, if announced
+	isOrdered   bool     // whether waits are ordered with collectives (see driver.Values)
 }
 
 const (
-	maxPosts = 2 // limits steps.posts to the current step and the next one
-	// A rank may report a fault of the maximum size and a hundred small ones.
+	maxPosts = 2 // current step and next step
+	// A rank may send a report of the maximum size and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
@@ -66,7 +64,7 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 	case kindFail:
 		return r.setFailed(m, now)
 	case kindFailAck:
-		r.hasAckedFault = true
+		r.hasAckedFail = true
 	case kindLeave:
 		r.status = decodeStatus(m.payload, now)
 		r.hasLeft = true
@@ -75,10 +73,10 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 	return nil
 }
 
-// addPost records a post. After the sender has failed, it ignores posts for steps that the sender
-// has not completed.
+// addPost records a post. After kindFail, addPost ignores posts for steps that the sender has not
+// completed.
 func (r *rankRecord) addPost(m message) error {
-	s, err := r.addSteps(m.track)
+	s, err := r.ensureSteps(m.track)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
@@ -89,28 +87,28 @@ func (r *rankRecord) addPost(m message) error {
 		return nil
 	}
 
-	isNext := m.step == s.received+1
-	isFull := len(s.posts) == maxPosts
+	isNext := m.step == s.posted+1
+	isFull := len(s.unreadPosts) == maxPosts
 	if !isNext || isFull {
 		return fmt.Errorf("step %d of track %q follows step %d, and %d posts are unread: %w",
-			m.step, m.track, s.received, len(s.posts), ErrProtocol)
+			m.step, m.track, s.posted, len(s.unreadPosts), ErrProtocol)
 	}
 
-	s.received = m.step
-	s.posts = append(s.posts, m.payload)
+	s.posted = m.step
+	s.unreadPosts = append(s.unreadPosts, m.payload)
 	return nil
 }
 
 // takePost removes and returns the oldest payload.
 func (s *steps) takePost() []byte {
-	first := s.posts[0]
-	s.posts = s.posts[1:]
+	first := s.unreadPosts[0]
+	s.unreadPosts = s.unreadPosts[1:]
 	return first
 }
 
-// addSteps returns the steps on a track, and adds the track if it is new. It returns an error if a
-// value has an invalid name or if there are too many values.
-func (r *rankRecord) addSteps(t track) (*steps, error) {
+// ensureSteps returns the steps on a track, which it adds if necessary. It returns an error if a
+// named value has an invalid name or if there are too many.
+func (r *rankRecord) ensureSteps(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
 	}
@@ -155,14 +153,14 @@ func (r *rankRecord) setFailed(m message, now time.Time) error {
 
 	r.status = decodeStatus(m.payload, now)
 	r.failed = control.Reason(m.step)
-	if r.failed == control.NotFailed { // the message of a faulty rank has no reason
+	if r.failed == control.NotFailed { // the reason is missing
 		r.failed = control.FailedItself
 	}
 
 	return nil
 }
 
-// addReport returns an error that wraps driver.ErrClosed if there are too many reports.
+// addReport records a report. The error wraps driver.ErrClosed if there are too many.
 func (r *rankRecord) addReport(payload []byte) error {
 	if !r.hasRoomFor(len(payload)) {
 		return fmt.Errorf("the fault log is full: it holds %d reports with %d bytes in total: %w",
@@ -189,20 +187,21 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 	return report, true
 }
 
-// state summarizes the record for the decision whether w can still succeed. Missing stays unset.
+// state summarizes the record for control.Judge, which decides about the wait w. It leaves
+// RankState.Missing to the caller.
 func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
-	isForStep := w.step != 0
-	hasCompleted := isForStep && r.stepsOn(w.track).completed >= w.step
+	isForWork := w.step == 0
+	hasCompleted := !isForWork && r.stepsOn(w.track).completed >= w.step
 	return control.RankState{
 		Failed:       r.failed,
 		Completed:    hasCompleted,
 		Left:         r.hasLeft,
 		Lost:         r.isLost,
 		Submitted:    r.submitted,
-		InCollective: r.inCollective,
+		InCollective: r.awaitedTicket,
 		Operation:    r.operation,
-		Exchanges:    r.stepsOn(trackControl).received,
-		InExchange:   r.inExchange,
+		Exchanges:    r.stepsOn(trackControl).posted,
+		InExchange:   r.awaitedStep,
 		Waited:       max(0, now.Sub(r.since)),
 	}
 }

@@ -121,7 +121,7 @@ func (s *groupState) wakeWaitsFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
 		// addPost ignores a post if the rank has failed before the step.
-		isRecorded := s.records[rank].stepsOn(m.track).received == m.step
+		isRecorded := s.records[rank].stepsOn(m.track).posted == m.step
 		if isRecorded {
 			countPost(s, m)
 		}
@@ -172,13 +172,13 @@ func (s *groupState) ownStatus() status {
 	current := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
 		switch {
-		case w.collective > current.inCollective:
-			current.inCollective = w.collective
+		case w.collective > current.awaitedTicket:
+			current.awaitedTicket = w.collective
 			current.operation = w.operation
 			current.since = w.begin
 		case w.isAgreement:
-			current.inExchange = w.step
-			isInCollective := current.inCollective != 0
+			current.awaitedStep = w.step
+			isInCollective := current.awaitedTicket != 0
 			if !isInCollective { // otherwise, since is the begin of the collective's wait
 				current.since = w.begin
 			}
@@ -203,7 +203,7 @@ func hasUnacknowledgedFault(s *groupState) bool {
 
 		r := &s.records[rank]
 		takesPart := r.failed == control.NotFailed && !r.hasLeft && !r.isLost
-		if takesPart && !r.hasAckedFault {
+		if takesPart && !r.hasAckedFail {
 			return true
 		}
 	}

@@ -21,7 +21,7 @@ func (n namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dri
 	}
 
 	w := &waitState{track: valuePrefix + track(n.name)}
-	w.step = p.records[p.ownRank].stepsOn(w.track).received + 1
+	w.step = p.records[p.ownRank].stepsOn(w.track).posted + 1
 	w.callText = func() string {
 		return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), w.step, p.cfg.Group.Name())
 	}

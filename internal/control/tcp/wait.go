@@ -50,7 +50,7 @@ func (s *groupState) missingRanks(w *waitState) []int {
 		record := &s.records[r]
 		isMissing := record.submitted < w.collective
 		if w.step != 0 {
-			isMissing = record.stepsOn(w.track).received < w.step
+			isMissing = record.stepsOn(w.track).posted < w.step
 		}
 
 		if isMissing && r != s.ownRank {
