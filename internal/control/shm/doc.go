@@ -25,12 +25,12 @@
 // Goroutines acquire locks in this order, after any locks of their callers. Builds with the tag
 // invariants panic on any other order.
 //
-//	lane.mu or faultLogs.mu
+//	lane.mu
 //	Counts.Mu
 //	Group.Mu
 //	Machine.mu
 //
-// While this rank waits for others, it holds no lock except lane.mu or faultLogs.mu during an
-// exchange. Counts.Mu and Group.Mu also guard the fields of a communicator that change together
-// with message numbers and tickets.
+// faultLogs.mu is the lane.mu of driver.LaneFault. While this rank waits for others, it holds no
+// lock except lane.mu during an exchange. Counts.Mu and Group.Mu also guard the fields of a
+// communicator that change together with message numbers and tickets.
 package shm

@@ -243,6 +243,8 @@ func (j *joiner) listen(ctx context.Context) error {
 	return j.cfg.Store.Set(ctx, j.addressKey(j.cfg.Group.Rank), value)
 }
 
+func (j *joiner) addressKey(groupRank int) string { return j.cfg.key(strconv.Itoa(groupRank)) }
+
 // addresses lists the listener's addresses, the most reachable first.
 func (j *joiner) addresses() ([]string, error) {
 	local := j.listener.Addr().(*net.TCPAddr)

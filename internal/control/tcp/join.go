@@ -108,5 +108,3 @@ func encodeRanks(g driver.GroupConfig) []byte {
 func (c *Config) key(name string) string {
 	return "tcp/" + strconv.Quote(c.Group.ID) + "/" + name
 }
-
-func (j *joiner) addressKey(groupRank int) string { return j.cfg.key(strconv.Itoa(groupRank)) }
