@@ -12,22 +12,21 @@ import (
 )
 
 // Arena reserves two address ranges of the same size. Each segment is mapped in both, at the same
-// offset. Only the first range is registered with NCCL. Given a registered address, NCCL always
-// chooses its kernels for registered memory, so a call that is faster with other kernels passes the
-// address in the second range.
+// offset. Only the first range is registered with NCCL. Calls that are faster with NCCL's kernels
+// for unregistered memory pass addresses in the second range.
 type Arena struct {
-	memory        *Memory
-	bytes         int64   // size of each range
-	base          uintptr // start of the first range
-	secondBase    uintptr // start of the second range
-	isClosed      bool    // guarded by Memory.mu
-	hasContextRef bool    // set by keepContext, for free; guarded by Memory.mu
-	useCount      UseCount
+	memory       *Memory
+	bytes        int64   // size of each range
+	base         uintptr // start of the first range
+	secondBase   uintptr // start of the second range
+	isClosed     bool    // guarded by Memory.mu
+	keepsContext bool    // the CUDA context stays until free has run; guarded by Memory.mu
+	useCount     UseCount
 }
 
-// stuckArenaBytes is the maximum size of an arena after a kernel has failed to exit. The process
-// can then no longer free addresses, and must not use them up.
-const stuckArenaBytes = 64 << 30
+// maxBytesIfStuck limits an arena while a kernel is stuck, because addresses then stay reserved
+// forever.
+const maxBytesIfStuck = 64 << 30
 
 // NewArena reserves the addresses of an arena. The error wraps syscall.ENOMEM if a smaller arena
 // may succeed.
@@ -38,7 +37,7 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 			"of %d", bytes, granularity)
 	}
 
-	if gpu.Stuck.Load() && bytes > stuckArenaBytes {
+	if gpu.Stuck.Load() && bytes > maxBytesIfStuck {
 		return nil, fmt.Errorf("reserving an arena of %d bytes while a kernel is stuck: %w",
 			bytes, syscall.ENOMEM)
 	}
@@ -104,8 +103,7 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return s, nil
 }
 
-// Keep lets the arena outlive its device. It ignores the number of bytes to keep, because CUDA
-// frees a reservation only as a whole.
+// Keep lets the whole arena outlive its device, because CUDA cannot free part of a reservation.
 func (a *Arena) Keep(_ int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
@@ -113,10 +111,10 @@ func (a *Arena) Keep(_ int64) error {
 	return nil
 }
 
-// keepContext keeps the CUDA context until free has run. The caller must hold Memory.mu.
+// keepContext sets keepsContext. The caller must hold Memory.mu.
 func (a *Arena) keepContext() {
-	if !a.hasContextRef {
-		a.hasContextRef = true
+	if !a.keepsContext {
+		a.keepsContext = true
 		a.memory.gpu.Hold()
 	}
 }
@@ -134,7 +132,8 @@ func (a *Arena) close() error {
 		return nil
 	}
 
-	isDeferred := a.memory.UseCounts.DeferUntilUnused(&a.useCount, nil, a.free)
+	var noContainer *UseCount
+	isDeferred := a.memory.UseCounts.DeferUntilUnused(&a.useCount, noContainer, a.free)
 	if isDeferred {
 		return nil
 	}
@@ -153,21 +152,21 @@ func (a *Arena) beginClose() (wasOpen bool) {
 
 	a.isClosed = true
 	m.arenas = slices.DeleteFunc(m.arenas, func(other *Arena) bool { return other == a })
-	if m.UseCounts.hasUsers(&a.useCount) { // free may then run after the device has been closed
+	if m.UseCounts.hasUsers(&a.useCount) { // the users may outlive the device
 		a.keepContext()
 	}
 
 	return true
 }
 
-// free frees the addresses once no GPU work can use them, and then releases a kept context.
+// free frees the addresses once no GPU work can use them, and then releases the context.
 func (a *Arena) free() error {
 	m := a.memory
 	return m.gpu.FreeWhenIdle(func() error {
 		err := m.gpu.Do(a.unreserve)
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if a.hasContextRef {
+		if a.keepsContext {
 			dropErr := m.gpu.Drop()
 			err = errors.Join(err, dropErr)
 		}

@@ -8,24 +8,22 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps segments and windows (memory registered with NCCL) from being freed while a CUDA graph
-// of another library, such as PyTorch, uses them. A Hold ends when its graph is destroyed. Old CUDA
-// drivers cannot report this, and the Hold then lasts until the device is closed.
+// Hold keeps objects from being freed while a CUDA graph of another library, such as PyTorch, uses
+// them. A Hold is active until its graph is destroyed or, if the CUDA driver is too old to report
+// this, until the device is closed.
 type Hold struct {
-	holds     *Holds      // of the group that the graph's calls belong to
+	holds     *Holds
 	captureID uint64      // assigned by CUDA
 	useCounts []*UseCount // without duplicates; guarded by UseCounts.mu
-	// plainUses has an entry for each use by a plain call (see UseCount). Only the goroutine that
-	// captures the graph changes plainUses.
-	plainUses []*UseCount
+	plainUses []*UseCount // an entry for each use by a plain call; unchanged after the capture
 }
 
-// Holds contains the Holds of a group.
+// Holds contains the Holds of a communicator.
 type Holds struct {
 	UseCounts *UseCounts
 
-	holdsByCapture  map[uint64]*Hold // by captureID, until the Hold ends; guarded by UseCounts.mu
-	unfinishedHolds sync.WaitGroup   // Holds that still have to free unused memory
+	active     map[uint64]*Hold // by captureID; guarded by UseCounts.mu
+	unfinished sync.WaitGroup   // Holds that are active or still freeing objects
 }
 
 // GetOrBegin returns the Hold of the stream's capture, and begins a Hold for a new capture. It
@@ -39,15 +37,18 @@ func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	}
 
 	uc.mu.Lock()
-	h := hs.holdsByCapture[capture.ID]
+	h := hs.active[capture.ID]
 	uc.mu.Unlock()
 	if h != nil {
 		return h, nil
 	}
 
 	h = &Hold{holds: hs, captureID: capture.ID}
-	err = h.begin(capture.Graph)
-	return h, err
+	if err := h.begin(capture.Graph); err != nil {
+		return nil, err
+	}
+
+	return h, nil
 }
 
 // begin makes CUDA call h.end when the graph is destroyed. After an error, h has ended.
@@ -55,18 +56,19 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	h.add()
 	uc := h.holds.UseCounts
 	err := uc.gpu.CUDA.CallAfterGraph(graph, h.end)
-	driverIsOld := errors.As(err, new(*cuda.MissingError))
-	if driverIsOld {
+	if err == nil {
+		return nil
+	}
+
+	isDriverOld := errors.As(err, new(*cuda.MissingError))
+	if isDriverOld {
 		uc.mu.Lock()
 		uc.holdsUntilClose = append(uc.holdsUntilClose, h)
 		uc.mu.Unlock()
 		return nil
 	}
 
-	if err != nil {
-		h.end()
-	}
-
+	h.end()
 	return err
 }
 
@@ -74,16 +76,15 @@ func (h *Hold) add() {
 	hs := h.holds
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
-	if hs.holdsByCapture == nil {
-		hs.holdsByCapture = map[uint64]*Hold{}
+	if hs.active == nil {
+		hs.active = map[uint64]*Hold{}
 	}
 
-	hs.holdsByCapture[h.captureID] = h
-	hs.unfinishedHolds.Add(1)
+	hs.active[h.captureID] = h
+	hs.unfinished.Add(1)
 }
 
-// AddUses makes the Hold a user of each object. A Hold counts as one user even if several calls in
-// the graph use the object.
+// AddUses makes the Hold a user of each object, unless it already is one.
 func (h *Hold) AddUses(useCounts []*UseCount) {
 	h.holds.UseCounts.mu.Lock()
 	defer h.holds.UseCounts.mu.Unlock()
@@ -96,24 +97,24 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 	}
 }
 
-// AddPlainUses adds a plain call as a user for each entry, even if entries repeat.
+// AddPlainUses adds a plain call as a user for each entry, including repeated ones.
 func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 	h.plainUses = append(h.plainUses, useCounts...)
 	h.holds.UseCounts.AddPlainCalls(useCounts)
 }
 
-// end frees the objects without other users, on a new goroutine. CUDA may invoke end on a thread
-// that must not call back into CUDA.
+// end frees the objects that have no other users. It starts a goroutine for this, because CUDA may
+// run end on a thread that must not call CUDA.
 func (h *Hold) end() {
 	hs := h.holds
 	unused := h.removeUses()
 	if len(unused) == 0 {
-		hs.unfinishedHolds.Done()
+		hs.unfinished.Done()
 		return
 	}
 
 	go func() {
-		defer hs.unfinishedHolds.Done()
+		defer hs.unfinished.Done()
 		hs.UseCounts.freeAllUnused(unused)
 	}()
 }
@@ -124,7 +125,7 @@ func (h *Hold) removeUses() (unused []*UseCount) {
 	uc := hs.UseCounts
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
-	delete(hs.holdsByCapture, h.captureID)
+	delete(hs.active, h.captureID)
 	unused = removeUsers(h.useCounts)
 	unusedPlain := uc.removePlainCalls(h.plainUses)
 	return append(unused, unusedPlain...)
@@ -134,15 +135,26 @@ func (h *Hold) removeUses() (unused []*UseCount) {
 func (hs *Holds) HasCapture(captureID uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
-	return hs.holdsByCapture[captureID] != nil
+	return hs.active[captureID] != nil
 }
 
 // IsActive reports whether any Hold is active.
 func (hs *Holds) IsActive() bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
-	return len(hs.holdsByCapture) > 0
+	return len(hs.active) > 0
 }
 
-// Wait waits until all Holds have ended and freed unused memory.
-func (hs *Holds) Wait() { hs.unfinishedHolds.Wait() }
+// Wait waits until no Hold is active and all unused objects have been freed.
+func (hs *Holds) Wait() { hs.unfinished.Wait() }
+
+// EndRemainingHolds ends the Holds that last until the device is closed.
+func (uc *UseCounts) EndRemainingHolds() {
+	uc.mu.Lock()
+	holds := uc.holdsUntilClose
+	uc.holdsUntilClose = nil
+	uc.mu.Unlock()
+	for _, h := range holds {
+		h.end()
+	}
+}

@@ -13,9 +13,8 @@ type Memory struct {
 	UseCounts UseCounts
 	// NCCLMapsCaptured is set if NCCL may map the memory of captured calls on other ranks.
 	NCCLMapsCaptured bool
-	// ReleaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks. If isUnmapping
-	// is set, the memory will be unmapped even after an error, so no later graph may use the old
-	// memory.
+	// ReleaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks. isUnmapping is
+	// set if this rank then unmaps the memory even after an error, so that no later graph may use it.
 	ReleaseCaptured func(isUnmapping bool) error
 
 	mu       ranked.Mutex[memoryMu] // guards the following fields
@@ -70,4 +69,26 @@ func (m *Memory) SegmentAt(address uintptr) *Segment {
 	}
 
 	return nil
+}
+
+// releaseOnPeers makes NCCL unmap an object without plain calls on other ranks. See ReleaseCaptured
+// for isUnmapping.
+func (m *Memory) releaseOnPeers(u *UseCount, isUnmapping bool) error {
+	if !m.NCCLMapsCaptured {
+		return nil
+	}
+
+	mustRelease := m.UseCounts.beginRelease(u)
+	if !mustRelease {
+		return nil
+	}
+
+	err := m.ReleaseCaptured(isUnmapping)
+	if err != nil {
+		m.UseCounts.mu.Lock()
+		defer m.UseCounts.mu.Unlock()
+		u.mayBeOnPeers = true
+	}
+
+	return err
 }

@@ -10,17 +10,17 @@ import (
 )
 
 // Segment is an allocation of GPU memory that is mapped in both address ranges of an arena. CUDA
-// frees the memory when both mappings have been removed.
+// frees the memory once it has no mapping and no handle.
 type Segment struct {
+	UseCount UseCount // counts the graphs and windows that use the segment
 	arena    *Arena
 	offset   int64 // in both ranges of the arena
 	bytes    int64
-	UseCount UseCount // counts the graphs and windows that use the segment
 
 	mu            ranked.Mutex[segmentMu] // guards the following fields
 	isUnmapped    bool                    // Unmap has been called
-	isSuspended   bool                    // Suspend has removed the mappings
-	savedContents []byte                  // for Resume to restore, or nil
+	isSuspended   bool
+	savedContents []byte // for Resume to restore, or nil
 }
 
 // Address returns the address in the first range.
@@ -39,7 +39,7 @@ func (s *Segment) allocateAndMap() error {
 	if err != nil {
 		return err
 	}
-	defer m.gpu.Release(handle) // the mappings keep the memory allocated
+	defer m.gpu.Release(handle)
 	if err := s.mapAt(s.Address(), handle); err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (s *Segment) allocateAndMap() error {
 	}
 
 	if err := m.gpu.InternalStreams.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		freeErr := s.free() // after the GPU has stopped writing zeros
+		freeErr := s.freeWhenIdle()
 		return errors.Join(err, freeErr)
 	}
 
@@ -82,10 +82,10 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// Keep does nothing, because the mappings keep the memory allocated.
+// Keep does nothing, because the memory stays allocated until Unmap.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory once UseCount has no users.
+// Unmap removes the mappings, and thereby frees the memory, once UseCount has no users.
 func (s *Segment) Unmap() error {
 	_, reclaimErr := s.arena.memory.gpu.Reclaim() // frees what earlier calls could not free yet
 	unmapErr := s.unmap()
@@ -97,14 +97,13 @@ func (s *Segment) unmap() error {
 		return err
 	}
 
-	counts := &s.arena.memory.UseCounts
-	dependsOn := &s.arena.useCount // must not free the segment's addresses before unmapUnused
-	isDeferred := counts.DeferUntilUnused(&s.UseCount, dependsOn, s.unmapUnused)
+	container := &s.arena.useCount
+	isDeferred := s.arena.memory.UseCounts.DeferUntilUnused(&s.UseCount, container, s.free)
 	if isDeferred {
 		return nil
 	}
 
-	return s.unmapUnused()
+	return s.free()
 }
 
 func (s *Segment) markUnmapped() error {
@@ -118,25 +117,24 @@ func (s *Segment) markUnmapped() error {
 	return nil
 }
 
-// unmapUnused frees the memory, which must have no users. It may wait for other ranks, so the
-// caller must not hold s.mu.
-func (s *Segment) unmapUnused() error {
+// free frees the memory of a segment that has no users and for which isUnmapped is set. It may wait
+// for other ranks, so the caller must not hold s.mu.
+func (s *Segment) free() error {
 	m := s.arena.memory
 	const isUnmapping = true
 	releaseErr := m.releaseOnPeers(&s.UseCount, isUnmapping)
 	m.remove(s)
-	freeErr := s.free()
+	if s.isSuspended { // no mappings are left
+		return releaseErr
+	}
+
+	freeErr := s.freeWhenIdle()
 	return errors.Join(releaseErr, freeErr)
 }
 
-// free removes both mappings once no kernel can use the memory. It does nothing for a suspended
-// segment, which has no mappings. The caller must hold s.mu unless s is new or isUnmapped is set.
-func (s *Segment) free() error {
+// freeWhenIdle removes the mappings once no kernel can use the memory.
+func (s *Segment) freeWhenIdle() error {
 	g := s.arena.memory.gpu
-	if s.isSuspended {
-		return nil
-	}
-
 	return g.FreeWhenIdle(func() error { return g.Do(s.removeMappings) })
 }
 

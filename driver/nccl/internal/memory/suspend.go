@@ -10,14 +10,12 @@ import (
 	"symmem/internal/dl"
 )
 
-// A suspended segment has no GPU memory, so that other programs can use the GPU, but keeps its
-// addresses. Resume allocates new memory at these addresses and can restore the contents.
-
+// A suspended segment keeps its addresses, but not its GPU memory.
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
 // PrepareSuspend checks that the memory can be freed, and copies the contents to host memory if
-// save is set. It returns ErrBusy while a kernel of a closed stream or group may use the memory, or
-// while a graph may access it through a mapping on another rank, which Resume could not replace.
+// save is set. It returns ErrBusy while a kernel of a closed stream or group is running, or while
+// NCCL may have mapped the memory on other ranks for a graph.
 func (s *Segment) PrepareSuspend(save bool) error {
 	m := s.arena.memory
 	g := m.gpu
@@ -31,7 +29,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 			driver.ErrBusy)
 	}
 
-	const isUnmapping = false // after an error, the segment stays mapped
+	const isUnmapping = false
 	if err := m.releaseOnPeers(&s.UseCount, isUnmapping); err != nil {
 		return err
 	}
@@ -42,7 +40,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 		return err
 	}
 
-	s.savedContents = nil // possibly set by an earlier PrepareSuspend
+	s.savedContents = nil
 	if !save {
 		return nil
 	}
@@ -81,7 +79,7 @@ func (s *Segment) Suspend() error {
 // Resume allocates new memory at the same addresses and restores the saved contents. If it fails,
 // the segment stays suspended, and Resume can be called again.
 func (s *Segment) Resume() error {
-	s.arena.memory.gpu.ReclaimBeforeMap() // an earlier Resume may have left the addresses mapped
+	s.arena.memory.gpu.ReclaimBeforeMap() // removes mappings that a failed Resume may have left
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isUnmapped {
@@ -89,25 +87,25 @@ func (s *Segment) Resume() error {
 	}
 
 	if s.isSuspended {
-		s.isSuspended = false // before mapping, because free ignores suspended segments
 		if err := s.mapAndRestore(); err != nil {
-			s.isSuspended = true
 			return err
 		}
 	}
 
+	s.isSuspended = false
 	s.savedContents = nil
 	return nil
 }
 
-// mapAndRestore removes the mappings again after an error. The caller must hold s.mu.
+// mapAndRestore maps new memory and copies savedContents to it. After an error, it frees the
+// memory. The caller must hold s.mu.
 func (s *Segment) mapAndRestore() error {
 	if err := s.arena.memory.gpu.Do(s.allocateAndMap); err != nil {
 		return fmt.Errorf("mapping %d bytes again: %w", s.bytes, err)
 	}
 
 	if err := s.restoreContents(); err != nil {
-		freeErr := s.free()
+		freeErr := s.freeWhenIdle()
 		return fmt.Errorf("restoring a segment: %w", errors.Join(err, freeErr))
 	}
 
@@ -143,6 +141,6 @@ func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 			return g.CUDA.MemcpyAsync(dst, src, s.bytes, stream)
 		})
 	})
-	runtime.KeepAlive(hostMemory) // src or dst is not a reference for the garbage collector
+	runtime.KeepAlive(hostMemory)
 	return err
 }

@@ -47,7 +47,7 @@ func TestErrorOfDeferredUnmapIsReported(t *testing.T) {
 		return failure
 	}
 	s := &Segment{arena: &Arena{memory: m}, isSuspended: true} // suspended, so CUDA is not called
-	s.UseCount.userCount, s.UseCount.mayBeMapped = 1, true
+	s.UseCount.userCount, s.UseCount.mayBeOnPeers = 1, true
 	if err := s.unmap(); err != nil {
 		t.Fatal(err)
 	}
