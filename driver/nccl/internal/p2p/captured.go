@@ -9,14 +9,14 @@ import (
 )
 
 // CapturedMessage is a Send or a Recv in a CUDA graph. Each launch of the graph transfers a new
-// message. A Send uses the same memory and flags in every launch, and therefore waits until the
-// receiver has copied the previous message and set the flag copied.
+// message. The launches of a Send share memory and flags, so each waits until the receiver has
+// copied the previous message.
 type CapturedMessage struct {
 	messages   *Messages
 	plan       *Plan
 	staged     stagedMessage    // memory and flags of a Send
 	descriptor *kernels.Message // addresses of a Recv's copy; nil for a Send
-	state      *gpu.Word        // kernels.MessageWaits while the stream waits in a launch
+	state      *gpu.Word        // whether the stream waits (see End.state)
 	lastLaunch *End             // nil before the first launch
 }
 
@@ -42,7 +42,7 @@ func (c *CapturedMessage) recordReceive(s *stream.Stream) error {
 	return c.messages.queueCopy(descriptor, c.plan, s.CUDA)
 }
 
-// recordSend captures a wait for the flag copied, and then the Send.
+// recordSend captures a wait for the copy of the previous message, and then the Send.
 func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	m := c.messages
 	api := m.Device.GPU.CUDA
@@ -52,7 +52,8 @@ func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	}
 
 	c.state = state
-	box := m.outbox.peers[c.plan.Root].mailbox
+	receiver := c.plan.Root
+	box := m.outbox.peers[receiver].mailbox
 	copied := box.deviceAddress(&box.flags(m.Config.Rank).copied[c.staged.slot])
 	if err := api.StreamWriteValue(s.CUDA, state.Address(), kernels.MessageWaits); err != nil {
 		return err
@@ -66,7 +67,6 @@ func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 		return err
 	}
 
-	const notWaiting = 0
 	if err := api.StreamWriteValue(s.CUDA, state.Address(), notWaiting); err != nil {
 		return err
 	}
@@ -74,8 +74,8 @@ func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	return m.outbox.queueSend(c.plan, c.staged, s.CUDA)
 }
 
-// Launch prepares a launch of the graph. The caller must hold s.Mu and Group.Mu, and queue the
-// launch next.
+// Launch prepares a launch of the graph on s. The caller must then queue the launch, and hold s.Mu
+// and Group.Mu throughout.
 func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 	if err := c.messages.beginCall(s, c.plan); err != nil {
 		return nil, err
@@ -91,14 +91,14 @@ func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 // launchSend announces the launch's message to the receiver.
 func (c *CapturedMessage) launchSend(s *stream.Stream) (*End, error) {
 	m := c.messages
-	const needsSlot = false // staged contains a slot
+	const needsSlot = false // Record has reserved one
 	if err := m.outbox.awaitRoom(c.plan, needsSlot); err != nil {
 		return nil, err
 	}
 
 	e := c.newEnd()
 	m.Owner.NoteMessage(s, c.plan.Call)
-	c.setFlags(e)
+	c.shareFlags(e)
 	m.outbox.announce(e, c.staged)
 	return e, nil
 }
@@ -108,12 +108,22 @@ func (c *CapturedMessage) launchReceive(s *stream.Stream) (*End, error) {
 	m := c.messages
 	e := c.newEnd()
 	m.Owner.NoteMessage(s, c.plan.Call)
-	if _, err := m.inbox.post(e); err != nil { // accepted is always false for a captured Recv
+	if _, err := m.inbox.post(e); err != nil { // a captured Recv is accepted later
 		return nil, m.Plane.Fail(err)
 	}
 
 	return e, nil
 }
+
+// AddReceive starts the delivery of a captured Recv's message. Call it before launching the graph.
+func (e *End) AddReceive() { e.messages.inbox.addReceive(e) }
+
+// RemoveReceive undoes AddReceive if the graph could not be launched.
+func (e *End) RemoveReceive() { e.messages.inbox.removeReceive(e) }
+
+// AddSend tracks a captured Send until it completes. Call it after launching the graph. The CUDA
+// context must be current, and the caller must hold the stream's lock.
+func (e *End) AddSend(s *stream.Stream) error { return e.messages.addSend(s, e) }
 
 // newEnd returns the End of the next launch. The caller must hold Group.Mu.
 func (c *CapturedMessage) newEnd() *End {
@@ -126,7 +136,8 @@ func (c *CapturedMessage) newEnd() *End {
 	return e
 }
 
-func (c *CapturedMessage) setFlags(e *End) {
+// shareFlags stores the addresses of the Send's flags in e.
+func (c *CapturedMessage) shareFlags(e *End) {
 	o := c.messages.outbox
 	receiver := c.plan.Root
 	flags := o.flagsTo(receiver)
@@ -142,14 +153,14 @@ func (c *CapturedMessage) release() {
 	m := c.messages
 	switch {
 	case c.descriptor != nil:
-		m.Device.Descriptors.Put(c.descriptor) // contains the state
+		m.Device.Descriptors.Put(c.descriptor) // with the state
 	case c.state != nil:
 		m.Device.GPU.Words.Put(c.state)
 	}
 
 	if c.plan.Operation == driver.Send && !m.closed {
 		out := &m.outbox.peers[c.plan.Root]
-		out.uncopied = append(out.uncopied, c.staged)
-		m.outbox.reclaim(out) // frees c.staged, now or after the receiver has copied the message
+		out.uncopied = append(out.uncopied, c.staged) // freed once the receiver has copied the message
+		m.outbox.reclaim(out)
 	}
 }

@@ -1,23 +1,22 @@
 package p2p
 
 import (
-	"runtime"
+	"math"
 	"sync/atomic"
 	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/ranked"
-	"symmem/internal/sys"
 )
 
-// To deliver a message, the host waits until the sender's GPU has set the flag arrived in shared
-// memory. It then accepts the message: it clears the flag, so that the sender can no longer
-// withdraw the message, and stores the addresses for the copy in the Recv's descriptor. Finally, it
-// sets descriptor.Go, and the stream of the Recv stops waiting and copies the message.
+// A message has arrived when the sender's GPU has set its arrived flag. The receiver's host then
+// claims the message by clearing the flag, so that the sender can no longer withdraw it. The Recv
+// accepts the message when the host has also stored the addresses in the Recv's descriptor. Setting
+// descriptor.Go makes the Recv's stream copy the message.
 
-// startDelivery runs deliverMessages in the background while Recvs have no message. The caller must
-// hold in.mu.
+// startDelivery runs deliverMessages in the background if a Recv has not accepted a message. The
+// caller must hold in.mu.
 func (in *inbox) startDelivery() {
 	if in.isDelivering || in.stopped || len(in.recvsWithoutMessage) == 0 {
 		return
@@ -27,13 +26,13 @@ func (in *inbox) startDelivery() {
 	in.goroutines.Go(in.deliverMessages)
 }
 
-// deliverMessages runs until every Recv has its message or the group has ended. It must not call
-// CUDA, because the call could block until a stream has received a message.
+// deliverMessages runs until every Recv has accepted its message or the group has ended. It must
+// not call CUDA, because the call could block until a stream has received a message.
 func (in *inbox) deliverMessages() {
 	ranked.AssertMayWait()
 	w := in.mailbox.wakeup()
 	for polls := 0; ; polls++ {
-		wakeCount := atomic.LoadUint32(&w.wakeCount) // before the headers, so that no wake is missed
+		wakeCount := atomic.LoadUint32(&w.wakeCount) // read first, so that no wake is missed
 		r := in.acceptMessages()
 		for _, e := range r.accepted {
 			in.startCopy(e)
@@ -54,39 +53,19 @@ func (in *inbox) deliverMessages() {
 	}
 }
 
-const (
-	spinPolls  = 50  // polls without a pause
-	yieldPolls = 200 // further polls that only yield the processor; a sleep follows each later poll
-	idleSleep  = 10 * time.Millisecond
-)
-
-// pause waits before the next poll. A sleep ends early if wake has been called since the caller
-// read wakeCount.
-func (w *wakeup) pause(wakeCount uint32, polls int, maxSleep time.Duration) {
-	switch {
-	case polls < spinPolls && runtime.NumCPU() > 1:
-		return
-	case polls < spinPolls+yieldPolls:
-		runtime.Gosched()
-		return
-	}
-
-	atomic.AddInt32(&w.sleeperCount, 1)
-	sys.FutexWait(&w.wakeCount, wakeCount, maxSleep)
-	atomic.AddInt32(&w.sleeperCount, -1)
-}
-
 // deliveryRound is the result of acceptMessages.
 type deliveryRound struct {
-	accepted []*End // Recvs that have accepted their messages
-	mustPoll bool   // an announced message may be for a Recv but cannot be accepted yet
-	isDone   bool   // nothing is left to deliver, or the group has ended
-	err      error
+	accepted  []*End // Recvs that have accepted their messages
+	awaitsGPU bool   // a Recv may be waiting for a flag of a GPU, which does not call wake
+	isDone    bool   // nothing is left to deliver, or the group has ended
+	err       error
 }
 
+const idleSleep = 10 * time.Millisecond
+
 func (r *deliveryRound) maxSleep() time.Duration {
-	if r.mustPoll {
-		return gpu.PollPause // GPUs set flags without calling wake
+	if r.awaitsGPU {
+		return gpu.PollPause
 	}
 
 	return idleSleep
@@ -104,7 +83,7 @@ func (in *inbox) acceptMessages() deliveryRound {
 	remaining := in.recvsWithoutMessage[:0]
 	for _, e := range in.recvsWithoutMessage {
 		isAccepted := false
-		if r.err == nil { // after an error, the other Recvs keep waiting
+		if r.err == nil {
 			isAccepted, r.err = in.accept(e)
 		}
 
@@ -114,7 +93,7 @@ func (in *inbox) acceptMessages() deliveryRound {
 		}
 
 		if e.announcement != nil {
-			r.mustPoll = true
+			r.awaitsGPU = true
 		}
 
 		remaining = append(remaining, e)
@@ -123,7 +102,7 @@ func (in *inbox) acceptMessages() deliveryRound {
 	clear(in.recvsWithoutMessage[len(remaining):])
 	in.recvsWithoutMessage = remaining
 	if in.anySourceRecvs > 0 && len(in.unassigned) > 0 {
-		r.mustPoll = true
+		r.awaitsGPU = true
 	}
 
 	r.isDone = len(remaining) == 0 && len(r.accepted) == 0
@@ -144,27 +123,18 @@ func (in *inbox) hasEnded() bool {
 // must keep waiting.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announcement
-	if a == nil {
-		return false, nil
-	}
-
-	// An earlier launch of a CUDA graph may still use the descriptor or the message's flags.
-	if !e.canAccept() || !a.ownsFlags() {
-		return false, nil
-	}
-
-	if !in.canClaim(a) {
+	if a == nil || !e.ownsDescriptor() || !a.ownsFlags() || !in.canClaim(a) {
 		return false, nil
 	}
 
 	if a.bytes > 0 {
 		segment := in.segmentOf(a) // the sender's GPU memory that contains the data
-		if segment.bytes != int64(a.size) {
+		if segment.bytes != int64(a.segmentBytes) {
 			return false, in.invalidError(a)
 		}
 
 		if segment.address == 0 {
-			return false, segment.err // nil while another goroutine is mapping the segment
+			return false, segment.err // nil while mapSegment runs
 		}
 
 		e.descriptor.From = uint64(segment.address) + a.offset
@@ -184,15 +154,63 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 	return true, nil
 }
 
-// canClaim reports whether a message has arrived and its sender must not overwrite it.
+// startCopy calls the user's function Call.Arrived and then makes the GPU copy an accepted message.
+// The caller must not hold in.mu.
+func (in *inbox) startCopy(e *End) {
+	if onArrival := e.plan.Arrived; onArrival != nil {
+		if err := driver.Guard("Call.Arrived", func() { onArrival(e.source) }); err != nil {
+			_ = in.plane.Fail(err)
+		}
+
+		// A goroutine that waits for the stream must see what onArrival has written.
+		in.device.Streams.HappensBefore.Add(1)
+	}
+
+	atomic.StoreUint32(&e.descriptor.Go, flagSet)
+}
+
+type messageKey struct {
+	source, tag int
+	number      uint64
+}
+
+// slotKey identifies a slot for messages from a peer (see flags).
+type slotKey struct {
+	source int
+	number uint64
+}
+
+// announcement is a message that a sender has announced in this rank's mailbox.
+type announcement struct {
+	header
+	source         int           // group rank of the sender
+	previousInSlot *announcement // nil if there is none, or once this message is accepted
+	isAccepted     bool          // a Recv has accepted the message
+}
+
+func (a *announcement) key() messageKey { return messageKey{a.source, int(a.tag), a.number} }
+
+// ownsFlags reports whether the slot's flags describe this message, not an earlier one.
+func (a *announcement) ownsFlags() bool {
+	return a.previousInSlot == nil || a.previousInSlot.isAccepted
+}
+
+// isValid reports whether a correct peer could have written the header.
+func (a *announcement) isValid() bool {
+	return a.tag <= driver.MaxTag && a.number > 0 && a.slot < Slots &&
+		a.segment <= math.MaxUint32 && a.segmentBytes <= math.MaxInt64 &&
+		(a.bytes == 0 ||
+			a.segment > 0 && a.offset <= a.segmentBytes && a.bytes <= a.segmentBytes-a.offset)
+}
+
+// canClaim reports whether a message has arrived and cannot be overwritten.
 func (in *inbox) canClaim(a *announcement) bool {
 	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
 	return atomic.LoadUint32(arrived) == flagSet && !in.canBeOverwritten(a)
 }
 
 // canBeOverwritten reports whether the next launch of the sender's CUDA graph may overwrite the
-// message. A launch usually waits until the previous message has been copied. After a failure, the
-// sender sets canOverwrite before it ends this wait.
+// message before it has been copied, which happens only after a failure (see End.release).
 func (in *inbox) canBeOverwritten(a *announcement) bool {
 	ring := in.mailbox.headersFrom(a.source)
 	isInGraph := a.inGraph != 0
@@ -208,25 +226,10 @@ func (in *inbox) claimMessage(a *announcement) bool {
 		return false
 	}
 
-	if in.canBeOverwritten(a) { // may have changed since canClaim
-		atomic.StoreUint32(arrived, flagSet) // undo the claim
+	if in.canBeOverwritten(a) { // since canClaim
+		atomic.StoreUint32(arrived, flagSet)
 		return false
 	}
 
 	return true
-}
-
-// startCopy calls the user's function Call.Arrived and then makes the GPU copy an accepted message.
-// The caller must not hold in.mu.
-func (in *inbox) startCopy(e *End) {
-	if onArrival := e.plan.Arrived; onArrival != nil {
-		if err := driver.Guard("Call.Arrived", func() { onArrival(e.source) }); err != nil {
-			_ = in.plane.Fail(err)
-		}
-
-		// A goroutine that waits for the stream must see what onArrival has written.
-		in.device.Streams.HappensBefore.Add(1)
-	}
-
-	atomic.StoreUint32(&e.descriptor.Go, flagSet)
 }

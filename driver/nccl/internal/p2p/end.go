@@ -11,40 +11,38 @@ import (
 )
 
 // End is one end of a message: an unfinished Send or Recv of this rank. A Send or Recv in a CUDA
-// graph has an End for each launch, and all these Ends share memory, flags and state. Callers of
+// graph has an End for each launch, and these Ends share their memory, flags and state. Callers of
 // unexported methods must hold inbox.mu.
 type End struct {
 	messages        *Messages
 	plan            *Plan
-	control.Message      // Number counts the calls with the same operation, peer and tag
-	isCompared      bool // whether the Send and the Recv are compared
-	isCaptured      bool // whether the call is in a CUDA graph
-	// state is kernels.MessageWaits while the stream waits, and kernels.MessageDone after a Recv. It
-	// is nil for a Send outside graphs, which never waits.
-	state     *gpu.Word
-	doneEvent *stream.Event // recorded after a Send; nil for a Recv
+	control.Message               // Number counts the calls with the same operation, peer and tag
+	isCompared      bool          // with the other end
+	isCaptured      bool          // the call is in a CUDA graph
+	state           *gpu.Word     // see kernels.Message.State; nil for a Send outside graphs
+	doneEvent       *stream.Event // recorded after a Send; nil for a Recv
 
-	// Only a captured Send has the following flags, in memory shared with the receiver.
+	// Flags of a captured Send, shared with the receiver.
+	arrivedFlag      *uint32 // the receiver can claim the message
+	copiedFlag       *uint32 // the receiver has copied the previous message
+	canOverwriteFlag *uint32 // the receiver must not claim messages of graphs, after a failure
 
-	arrivedFlag      *uint32 // set from the arrival of the data until the receiver claims the message
-	copiedFlag       *uint32 // set once the receiver has copied the previous message
-	canOverwriteFlag *uint32 // set after a failure: the receiver must not claim messages of graphs
-
-	// inbox.mu guards the following fields.
-
-	waitStart      time.Time // when noteWait first saw the stream wait, or zero
-	releaseStart   time.Time // when release was first called during this wait, or zero
+	// State of the wait, guarded by inbox.mu.
+	waitStart      time.Time // when checkWait first saw the stream wait, or zero
+	releaseStart   time.Time // time of the first release of this wait, or zero
 	previousLaunch *End      // of the same call in the graph, or nil
 	isHandled      bool      // the Recv was accepted or refused, or the Send has completed
 
-	// Only a Recv uses the following fields.
-
+	// State of a Recv, guarded by inbox.mu.
 	descriptor   *kernels.Message // addresses for the GPU, which copies once descriptor.Go is set
-	isAssigned   bool             // whether source and number are known
+	isAssigned   bool             // source and number are known
 	source       int              // group rank of the sender
 	number       uint64           // of the message
 	announcement *announcement    // nil until this rank has read the message's header
 }
+
+// notWaiting is the value of End.state before the stream waits.
+const notWaiting = 0
 
 func (e *End) isCapturedSend() bool { return e.copiedFlag != nil }
 
@@ -52,17 +50,13 @@ func (e *End) isPreviousHandled() bool {
 	return e.previousLaunch == nil || e.previousLaunch.isHandled
 }
 
-// noteWait reports whether the stream is known to be waiting, and sets waitStart.
-func (e *End) noteWait() bool {
+// checkWait reports whether the stream waits in this launch, and sets waitStart when it first does.
+func (e *End) checkWait() (isWaiting bool) {
 	if e.isHandled || e.state == nil {
 		return false
 	}
 
-	if !e.isPreviousHandled() {
-		return false // the previous launch may still use the state
-	}
-
-	if e.state.Value() != kernels.MessageWaits {
+	if !e.isPreviousHandled() || e.state.Value() != kernels.MessageWaits {
 		return false
 	}
 
@@ -73,9 +67,8 @@ func (e *End) noteWait() bool {
 	return true
 }
 
-// canAccept reports whether the host may fill in the descriptor of a Recv. In a graph, an earlier
-// launch uses the same descriptor until the stream waits for this launch's message.
-func (e *End) canAccept() bool {
+// ownsDescriptor reports whether a Recv's descriptor belongs to this launch, not an earlier one.
+func (e *End) ownsDescriptor() bool {
 	if !e.isCaptured {
 		return true
 	}
@@ -85,7 +78,7 @@ func (e *End) canAccept() bool {
 
 func (e *End) markHandled() {
 	if e.isCaptured {
-		e.state.Set(0) // the next launch sets it to MessageWaits
+		e.state.Set(notWaiting)
 	}
 
 	e.isHandled = true
@@ -99,15 +92,15 @@ func (e *End) isComplete() bool {
 	}
 
 	state := e.state.Value()
-	// Since markHandled has cleared the state, only the next launch can have set MessageWaits.
+	// Only the next launch can set MessageWaits after markHandled.
 	isInNextLaunch := e.isCaptured && state == kernels.MessageWaits
 	return state == kernels.MessageDone || isInNextLaunch
 }
 
-// refuse ends the wait of a Recv without a copy. It does nothing if a captured Recv does not wait
-// yet.
+// refuse ends the wait of a Recv without a copy. It ignores handled Recvs and captured Recvs that
+// do not wait yet.
 func (e *End) refuse() {
-	if e.isHandled || !e.canAccept() {
+	if e.isHandled || !e.ownsDescriptor() {
 		return
 	}
 
@@ -117,17 +110,17 @@ func (e *End) refuse() {
 	atomic.StoreUint32(&e.descriptor.Go, flagSet)
 }
 
-// release ends the wait of a captured Send after a failure of the group, so that the stream can
-// overwrite the previous message. It withdraws this message from the receiver. If the receiver has
-// already claimed the message, release does nothing until copyTimeout has passed. Call it
-// repeatedly until the stream no longer waits.
+// release ends the wait of a captured Send after the group has failed. It withdraws the previous
+// message from the receiver, so that the stream can overwrite the message. If the receiver has
+// claimed it, the wait ends after copyTimeout. Call release repeatedly until the stream no longer
+// waits.
 func (e *End) release() {
 	atomic.StoreUint32(e.canOverwriteFlag, flagSet)
 	if e.releaseStart.IsZero() {
 		e.releaseStart = time.Now()
 	}
 
-	copyTimeout := gpu.KernelEndTimeout / 4 // all streams of the group must end in KernelEndTimeout
+	copyTimeout := gpu.KernelEndTimeout / 4 // the other work must also end in KernelEndTimeout
 	isWithdrawn := atomic.CompareAndSwapUint32(e.arrivedFlag, flagSet, flagCleared)
 	isLate := time.Since(e.releaseStart) > copyTimeout
 	if isWithdrawn || isLate {
@@ -135,14 +128,3 @@ func (e *End) release() {
 		atomic.StoreUint32(e.copiedFlag, flagSet)
 	}
 }
-
-// AddReceive starts the delivery of a captured Recv's message. Call it before the graph is
-// launched.
-func (e *End) AddReceive() { e.messages.inbox.addReceive(e) }
-
-// RemoveReceive undoes AddReceive if the graph could not be launched.
-func (e *End) RemoveReceive() { e.messages.inbox.removeReceive(e) }
-
-// AddSend tracks a captured Send until it completes. Call it after the graph has been launched. The
-// CUDA context must be current, and the caller must hold the stream's lock.
-func (e *End) AddSend(s *stream.Stream) error { return e.messages.addSend(s, e) }

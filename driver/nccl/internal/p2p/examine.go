@@ -9,11 +9,10 @@ import (
 	"symmem/internal/control"
 )
 
-// Examine returns an error if the wait of a stream can never end, for example because the peer has
-// exited. A Recv waits for its message. A captured Send (in a CUDA graph) waits until the receiver
-// has copied the message of the graph's previous launch.
+// Examine returns an error if a stream waits for a message, or for a receiver to copy the previous
+// message of a captured Send, and the wait can never end.
 func (m *Messages) Examine() error {
-	if m.messagePlane == nil { // the ranks cannot exchange messages
+	if !m.Available() {
 		return nil
 	}
 
@@ -30,7 +29,7 @@ func (m *Messages) Examine() error {
 	}
 
 	for _, e := range waiting {
-		if err := m.examineWait(e); err != nil {
+		if err := m.confirmFault(e); err != nil {
 			return err
 		}
 	}
@@ -38,23 +37,21 @@ func (m *Messages) Examine() error {
 	return nil
 }
 
-// listWaiting returns the Sends and Recvs in which streams still wait, after reading the headers of
-// new messages.
+// listWaiting reads the new headers, and then lists the Sends and Recvs in which streams wait.
 func (m *Messages) listWaiting() ([]*End, error) {
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	m.inbox.pruneReceives()
 	err := m.inbox.readHeaders()
-	// Even after an error, isWaiting must note the start of each wait.
 	var waiting []*End
 	for _, e := range m.inbox.recvsWithoutMessage {
-		if m.inbox.isWaiting(e) {
+		if m.inbox.checkWait(e) {
 			waiting = append(waiting, e)
 		}
 	}
 
 	for _, e := range m.unfinishedSends {
-		if e.isCapturedSend() && m.inbox.isWaiting(e) {
+		if e.isCapturedSend() && m.inbox.checkWait(e) {
 			waiting = append(waiting, e)
 		}
 	}
@@ -62,44 +59,43 @@ func (m *Messages) listWaiting() ([]*End, error) {
 	return waiting, err
 }
 
-// examineWait returns an error if the wait in e can never end.
-func (m *Messages) examineWait(e *End) error {
-	err := m.diagnose(e)
+// confirmFault returns an error if the wait in e can never end.
+func (m *Messages) confirmFault(e *End) error {
+	err := m.suspectFault(e)
 	if err == nil {
 		return nil
 	}
 
-	// The message may have arrived during diagnose. All headers that the peer posted before the error
-	// are visible now.
+	// The peer may have posted a header during suspectFault, before it failed.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if err := m.inbox.readHeaders(); err != nil {
 		return err
 	}
 
-	if !m.inbox.isWaiting(e) {
+	if !m.inbox.checkWait(e) {
 		return nil
 	}
 
-	foundNoMessage := errors.As(err, new(*driver.MessageError))
-	if foundNoMessage && mayHaveMessage(m.inbox, e) {
+	isUnmatched := errors.As(err, new(*driver.MessageError))
+	if isUnmatched && mayHaveMessage(m.inbox, e) {
 		return nil
 	}
 
 	return err
 }
 
-// diagnose returns a possible reason why the wait in e can never end, or nil. The caller must not
-// hold inbox.mu.
-func (m *Messages) diagnose(e *End) error {
+// suspectFault returns an error if the wait in e can never end, or if the message has just been
+// posted. The caller must not hold inbox.mu.
+func (m *Messages) suspectFault(e *End) error {
 	p := e.plan
 	m.inbox.mu.Lock()
-	isRecvWithoutMessage := !e.isCapturedSend() && !mayHaveMessage(m.inbox, e)
+	lacksMessage := p.Operation == driver.Recv && !mayHaveMessage(m.inbox, e)
 	m.inbox.mu.Unlock()
-	// In a strict group, a Send and its Recv follow the same number of collectives. A peer that has
-	// called more of them can no longer send the message.
-	mustBeSentNow := m.Config.Strict && isRecvWithoutMessage
-	if mustBeSentNow && m.messagePlane.HasCalledMore(p.Root, e.After) {
+	// In a strict group, a Send and its Recv come after equally many collectives. A peer that has
+	// called more collectives can no longer send the message.
+	mustBeSent := m.Config.Strict && lacksMessage
+	if mustBeSent && m.messagePlane.HasCalledMore(p.Root, e.After) {
 		nextCollective := e.After + 1
 		return &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: nextCollective,
@@ -118,8 +114,9 @@ func mayHaveMessage(in *inbox, e *End) bool {
 	return e.announcement != nil || in.hasCandidate(e)
 }
 
-// UnmatchedError returns an error that lists each Send without a Recv and each Recv without a Send.
-// It is called when a group closes, and also marks this rank's mailbox as closed.
+// UnmatchedError returns an error that lists the Sends without a Recv and the Recvs without a Send
+// when the group closes. It also closes this rank's mailbox, so that senders list messages that
+// they post later.
 func (m *Messages) UnmatchedError() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil
@@ -132,7 +129,6 @@ func (m *Messages) UnmatchedError() error {
 		return nil // the group has been torn down, and the mailbox freed
 	}
 
-	// Headers that peers wrote before the group began to close are visible now.
 	const all = true // includes messages whose data has not arrived
 	readErr := m.inbox.readHeaders()
 	passErr := m.inbox.passToMatcher(all)
@@ -140,14 +136,13 @@ func (m *Messages) UnmatchedError() error {
 		return errors.Join(readErr, passErr)
 	}
 
-	// Senders report messages that they post later.
 	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, flagSet)
 	unreceived := m.inbox.matcher.Unclaimed()
 	return control.UnmatchedError(m.Config, unreceived, awaitedRecvs(m.inbox), unread)
 }
 
-// unreadByPeers lists this rank's messages in mailboxes that peers have closed. It returns nil
-// instead of waiting for m.Mu, because another call may hold m.Mu for a long time.
+// unreadByPeers lists this rank's messages in mailboxes that peers have closed. It returns nil if
+// another call holds m.Mu, perhaps for a long time.
 func (m *Messages) unreadByPeers() (unread []driver.MessageEnds) {
 	if !m.Mu.TryLock() {
 		return nil

@@ -13,15 +13,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Owner is the communicator (the backend's state of a group) for which the messages are sent.
+// Owner is the communicator that sends the messages.
 type Owner interface {
 	stream.Group
 	// NoteMessage adds a Send or Recv to the group's history. The caller must hold the stream's lock
 	// and Group.Mu.
 	NoteMessage(s *stream.Stream, call *driver.Call)
-	// FailUnqueued fails the group because call could not be queued, and returns the cause.
+	// FailUnqueued fails the group because err prevented call from being queued, and returns the
+	// group's error.
 	FailUnqueued(call *driver.Call, err error) error
-	// FailAfterPeer fails the group because a peer has failed, and returns the cause.
+	// FailAfterPeer fails the group because a peer has failed, and returns the group's error.
 	FailAfterPeer(call *driver.Call) error
 }
 
@@ -30,11 +31,11 @@ type Group struct {
 	Owner  Owner
 	Device *Device
 	Config *driver.GroupConfig
-	Plane  control.Plane       // connection between the ranks outside NCCL
+	Plane  control.Plane       // connects the ranks without NCCL
 	Busy   *stream.BusyStreams // streams on which the group may have unfinished work
-	Check  *atomic.Bool        // whether the Send and the Recv of each message are compared
+	Check  *atomic.Bool        // whether each Send is compared with its Recv
 	Ended  <-chan struct{}     // closed when the group has failed or has been closed
-	// Mu is the owner's lock. The owner holds it while it queues a message.
+	// Mu is the owner's lock, held while a message is queued.
 	Mu interface {
 		sync.Locker
 		TryLock() bool
@@ -50,7 +51,7 @@ type Device struct {
 	// reads them from host memory.
 	Descriptors      gpu.Pinned[kernels.Message]
 	Copies           gpu.Code     // kernels that copy messages
-	UnfinishedGroups atomic.Int32 // failed or closed groups with unfinished messages
+	UnfinishedGroups atomic.Int32 // failed or closed groups whose streams still wait
 
 	mu      ranked.Mutex[deviceMu]
 	closers []func() error // to call when the device closes; guarded by mu
@@ -71,10 +72,10 @@ func (d *Device) TakeClosers() []func() error {
 	return closers
 }
 
-// Plan is a Send or a Recv with the address of its buffer.
+// Plan is a Send to, or a Recv from, the rank Root.
 type Plan struct {
 	*driver.Call
-	Address uintptr // not registered with NCCL
+	Address uintptr // of the buffer
 }
 
 func (p *Plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }

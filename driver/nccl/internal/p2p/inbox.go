@@ -36,13 +36,13 @@ type inbox struct {
 	// headers. Some may have a Recv meanwhile. The matcher needs messages only for Recvs from any
 	// source: if the source is given, it knows the number of the next message.
 	unassigned          []*announcement
-	anySourceRecvs      int                       // Recvs from any source without a message
-	lastInSlot          map[slotKey]*announcement // latest message in a slot of a graph
-	peerSegments        map[slotKey]*peerSegment  // peers' memory that holds messages
-	recvsWithoutMessage []*End                    // Recvs that have not accepted a message
-	unfinishedRecvs     []*End                    // Recvs not known to be complete
-	isDelivering        bool                      // deliverMessages is running
-	stopped             bool                      // delivery must not start again
+	anySourceRecvs      int                         // Recvs from any source without a message
+	lastInSlot          map[slotKey]*announcement   // latest message in a slot of a graph
+	peerSegments        map[segmentKey]*peerSegment // peers' memory that holds messages
+	recvsWithoutMessage []*End                      // Recvs that have not accepted a message
+	unfinishedRecvs     []*End                      // Recvs not known to be complete
+	isDelivering        bool                        // deliverMessages is running
+	stopped             bool                        // delivery must not start again
 
 	goroutines sync.WaitGroup // goroutines that deliver messages or map segments
 }
@@ -52,7 +52,7 @@ func newInbox(g *Group, messagePlane control.Messages) (*inbox, error) {
 		config: g.Config, plane: g.Plane, messagePlane: messagePlane,
 		device: g.Device, ended: g.Ended,
 		announcements: map[messageKey]*announcement{}, awaitingHeader: map[messageKey]*End{},
-		lastInSlot: map[slotKey]*announcement{}, peerSegments: map[slotKey]*peerSegment{},
+		lastInSlot: map[slotKey]*announcement{}, peerSegments: map[segmentKey]*peerSegment{},
 	}
 	var err error
 	in.mailbox, in.file, err = openMailbox(g.Device, g.Config)
@@ -282,10 +282,10 @@ func (in *inbox) pruneReceives() {
 	})
 }
 
-// isWaiting reports whether a stream is waiting for a Recv's message or a captured Send's slot. It
-// notes the start of the wait (see End.noteWait).
-func (in *inbox) isWaiting(e *End) bool {
-	if in.mailbox == nil || !e.noteWait() {
+// checkWait reports whether a stream waits for a Recv's message or a captured Send's slot, and sets
+// e.waitStart.
+func (in *inbox) checkWait(e *End) (isWaiting bool) {
+	if in.mailbox == nil || !e.checkWait() {
 		return false
 	}
 

@@ -22,15 +22,17 @@ const (
 func TestPostRejectsInvalidHeaders(t *testing.T) {
 	for name, corrupt := range map[string]func(valid *header){
 		"wrong size of a mapped segment": func(h *header) {
-			h.size = 1 << 40
-			h.offset = h.size / 2
+			h.segmentBytes = 1 << 40
+			h.offset = h.segmentBytes / 2
 		},
 		"segment size overflows": func(h *header) {
 			h.segment = 2
-			h.size = math.MaxInt64 + 1
+			h.segmentBytes = math.MaxInt64 + 1
 		},
-		"segment number overflows":           func(h *header) { h.segment = 1 + 1<<32 }, // 1 as a uint32
-		"message extends beyond its segment": func(h *header) { h.offset = h.size - messageBytes/2 },
+		"segment number overflows": func(h *header) { h.segment = 1 + 1<<32 }, // 1 as a uint32
+		"message extends beyond its segment": func(h *header) {
+			h.offset = h.segmentBytes - messageBytes/2
+		},
 		"offset overflows": func(h *header) {
 			h.offset = math.MaxUint64 - messageBytes/2 + 1 // the message ends at 4 after overflow
 		},
@@ -41,7 +43,7 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := newTestInbox(t)
-			h := header{number: 1, bytes: messageBytes, segment: 1, size: segmentBytes}
+			h := header{number: 1, bytes: messageBytes, segment: 1, segmentBytes: segmentBytes}
 			corrupt(&h)
 			in.announceFromPeer(&h)
 			checkPostFails(t, in)
@@ -73,7 +75,7 @@ func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	in := newTestInbox(t)
 	const offset = 64 // arbitrary
 	in.announceFromPeer(&header{
-		number: 1, bytes: messageBytes, segment: 1, size: segmentBytes, offset: offset,
+		number: 1, bytes: messageBytes, segment: 1, segmentBytes: segmentBytes, offset: offset,
 	})
 	e := newRecv(messageBytes)
 	if accepted, err := in.post(e); err != nil || !accepted {
@@ -148,7 +150,7 @@ func newTestInbox(t *testing.T) *inbox {
 		announcements:  map[messageKey]*announcement{},
 		awaitingHeader: map[messageKey]*End{},
 		lastInSlot:     map[slotKey]*announcement{},
-		peerSegments: map[slotKey]*peerSegment{
+		peerSegments: map[segmentKey]*peerSegment{
 			{source: 0, number: 1}: {address: segmentAddress, bytes: segmentBytes},
 		},
 	}

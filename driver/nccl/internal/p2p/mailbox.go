@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"symmem/driver"
@@ -15,20 +17,17 @@ import (
 )
 
 // mailbox is host memory in which other ranks announce messages to its owner. For example, rank 0
-// sends a message to rank 1. Rank 0 posts a header, and its GPU sets a flag, arrived[5], when the
+// sends a message in slot 5 to rank 1. Rank 0 posts a header, and its GPU sets arrived[5] when the
 // data is ready. Rank 1 claims the message by clearing arrived[5], copies the data, and sets
-// copied[5]. Then rank 0 can use slot 5, the two flags at this index, for another message.
+// copied[5]. Rank 0 can then reuse the slot.
 //
 // A mailbox consists of a wakeup, then flags for each sender, then a headerRing for each sender.
 // Each part begins at a page boundary.
 type mailbox struct {
-	memory *sys.Mapping
-	ranks  int // size of the group
-
-	// Addresses of the flags that pin has registered, or 0.
-
-	pinnedHost   uintptr // for this process
-	pinnedDevice uintptr // for this rank's GPU
+	memory       *sys.Mapping
+	ranks        int     // size of the group
+	pinnedHost   uintptr // host address of the pinned flags, or 0
+	pinnedDevice uintptr // their address for this rank's GPU
 }
 
 // Slots is the number of slots for messages from one rank to another.
@@ -43,7 +42,7 @@ const (
 	flagSet     = 1
 )
 
-// wakeup is the part of a mailbox with which senders wake its owner.
+// wakeup lets senders wake the owner of a mailbox.
 type wakeup struct {
 	wakeCount    uint32 // calls of wake; a sleep of the owner ends when the count changes
 	sleeperCount int32  // sleeping goroutines of the owner
@@ -54,14 +53,14 @@ type wakeup struct {
 // flags holds two flags for each slot. Each array fills one page.
 type flags struct {
 	arrived [Slots]uint32 // set from the arrival of the data until the receiver claims the message
-	copied  [Slots]uint32 // set from the end of the receiver's copy until the slot is reused
+	copied  [Slots]uint32 // set after the receiver's copy, cleared before the next message
 }
 
 // headerRing is a ring buffer of headers. The sender and the receiver write to different pages.
 type headerRing struct {
 	postedCount uint64 // headers that the sender has ever written
-	// canOverwrite is set after a failure of the sender. The receiver must then not claim messages of
-	// CUDA graphs, because the sender's GPU may overwrite them.
+	// canOverwrite is set after a failure. The sender's GPU may then overwrite messages of CUDA
+	// graphs, and the receiver must not claim these.
 	canOverwrite uint32
 	_            [pageBytes - uint64Bytes - uint32Bytes]byte
 	readCount    uint64 // headers that the receiver has ever read
@@ -77,7 +76,7 @@ type header struct {
 	digest            uint64 // hash of the sender's call; must match the receiver's
 	collectivesBefore uint64 // collectives that the sender called before this message
 	segment           uint64 // number of the segment, from 1, or 0 for an empty message
-	size              uint64 // of the segment, in bytes
+	segmentBytes      uint64
 	offset            uint64 // of the data in the segment, in bytes
 	slot              uint64 // index of the message's flags
 	inGraph           uint64 // 1 for a Send in a CUDA graph, otherwise 0
@@ -122,11 +121,32 @@ func (w *wakeup) wake() {
 	}
 }
 
+const (
+	spinPolls  = 50  // first polls, without a pause
+	yieldPolls = 200 // next polls, which yield the processor; later ones sleep
+)
+
+// pause waits before the next poll. A sleep ends early if wake has been called since the caller
+// read wakeCount.
+func (w *wakeup) pause(wakeCount uint32, polls int, maxSleep time.Duration) {
+	switch {
+	case polls < spinPolls && runtime.NumCPU() > 1:
+		return
+	case polls < spinPolls+yieldPolls:
+		runtime.Gosched()
+		return
+	}
+
+	atomic.AddInt32(&w.sleeperCount, 1)
+	sys.FutexWait(&w.wakeCount, wakeCount, maxSleep)
+	atomic.AddInt32(&w.sleeperCount, -1)
+}
+
 func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
 
-// openMailbox creates this rank's mailbox and exports the returned file, by which peers map it.
+// openMailbox creates this rank's mailbox, and exports its file to peers.
 func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, error) {
 	ranks := len(config.Ranks)
 	f, err := sys.Memfd("symmem-mailbox", mailboxBytes(ranks))
@@ -139,7 +159,7 @@ func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, err
 		return nil, nil, errors.Join(err, closeErr)
 	}
 
-	const firstSender = 0 // this rank's GPU uses the flags of all senders
+	const firstSender = 0 // pin the flags of all senders
 	m, err := mapMailbox(d, f, ranks, firstSender, ranks)
 	if err != nil {
 		closeErr := f.Close()
@@ -172,7 +192,7 @@ func fetchMailbox(
 			size, expectedSize)
 	}
 
-	const senderCount = 1 // this rank, whose GPU uses only the flags of the messages it sends
+	const senderCount = 1 // pin only the flags of messages from this rank
 	return mapMailbox(d, f, ranks, config.Rank, senderCount)
 }
 
@@ -202,7 +222,7 @@ func (m *mailbox) pin(d *Device, firstSender, senderCount int) error {
 		return fmt.Errorf("registering host memory for messages: %w", err)
 	}
 
-	m.pinnedHost = address // before the next error, so that close unregisters the memory
+	m.pinnedHost = address // makes close unregister the memory, even after an error here
 	deviceAddress, err := d.GPU.CUDA.MemHostDeviceAddress(address)
 	m.pinnedDevice = deviceAddress
 	return err
@@ -214,9 +234,9 @@ func (m *mailbox) deviceAddress(flag *uint32) uintptr {
 	return m.pinnedDevice + offset
 }
 
-// close unmaps the mailbox, which no unfinished work may use. If CUDA cannot unregister the flags,
-// for example during a capture by another library, the mailbox stays mapped. Otherwise, its
-// addresses could be reused for memory that CUDA would refuse to register.
+// close unmaps the mailbox. No unfinished work may use it. If CUDA cannot unregister the flags, for
+// example during a capture by another library, the mailbox stays mapped, because CUDA would refuse
+// to register new memory at the same addresses.
 func (m *mailbox) close(d *Device) error {
 	if m.pinnedHost != 0 {
 		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinnedHost) })

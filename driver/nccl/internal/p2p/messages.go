@@ -124,7 +124,7 @@ func (m *Messages) mapPeer(ctx context.Context, peer int) (err error) {
 	segment.address, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1),
 		segment.bytes, 0)
 	if err == nil {
-		m.inbox.peerSegments[slotKey{peer, 1}] = segment
+		m.inbox.peerSegments[segmentKey{peer, 1}] = segment
 	}
 
 	return err

@@ -274,7 +274,7 @@ func (o *outbox) announce(e *End, staged stagedMessage) {
 	}
 
 	if staged.block.segment > 0 { // the message is not empty
-		h.size = uint64(o.staging.segments[staged.block.segment-1].bytes)
+		h.segmentBytes = uint64(o.staging.segments[staged.block.segment-1].bytes)
 	}
 
 	box := o.peers[p.Root].mailbox

@@ -8,14 +8,11 @@ import (
 	"slices"
 
 	"symmem/driver"
-	"symmem/driver/nccl/internal/gpu"
-	"symmem/internal/control"
 )
 
-// Suspender temporarily frees a group's staging memory, in which messages wait until receivers have
-// copied them. The addresses stay reserved. The steps are PrepareSuspend, Suspend, Allocate and
-// MapAgain. Each step begins after the previous one has succeeded on all ranks. All methods do
-// nothing if the ranks cannot exchange messages.
+// Suspender temporarily frees the memory through which a group sends messages, but keeps its
+// addresses. The steps are PrepareSuspend, Suspend, Allocate and MapAgain. Each step begins after
+// the previous one has succeeded on all ranks. Without messages (Available), methods do nothing.
 type Suspender struct{ Messages *Messages }
 
 // PrepareSuspend returns ErrBusy if a message from or to this rank has not been delivered.
@@ -58,10 +55,8 @@ func hasUndelivered(in *inbox) bool {
 		return true
 	}
 
-	return slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
-		hasRecv := in.announcements[a.key()] != a
-		return !hasRecv
-	})
+	hasNoRecv := func(a *announcement) bool { return in.announcements[a.key()] == a }
+	return slices.ContainsFunc(in.unassigned, hasNoRecv)
 }
 
 // Suspend frees this rank's staging memory and unmaps the segments of other ranks. It returns the
@@ -78,40 +73,14 @@ func (s *Suspender) Suspend() (freed int64, err error) {
 		return 0, nil
 	}
 
-	peerSegments := slices.Collect(maps.Values(mappedSegments(m.inbox)))
+	peerSegments := slices.Collect(maps.Values(m.inbox.mappedSegments()))
 	m.suspended = true
 	unmapErr := unmapSegments(m.Device.GPU, peerSegments)
 	freeErr := s.freeStaging()
 	return m.outbox.staging.bytes, errors.Join(unmapErr, freeErr)
 }
 
-// mappedSegments returns the segments of other ranks that have an address in this process. While
-// the group is suspended, these are the segments to map again.
-func mappedSegments(in *inbox) map[slotKey]*peerSegment {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	mapped := map[slotKey]*peerSegment{}
-	for key, segment := range in.peerSegments {
-		if segment.address != 0 {
-			mapped[key] = segment
-		}
-	}
-
-	return mapped
-}
-
-func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
-	return g.Do(func() error {
-		var errs []error
-		for _, segment := range segments {
-			errs = append(errs, g.CUDA.Unmap(segment.address, segment.bytes))
-		}
-
-		return errors.Join(errs...)
-	})
-}
-
-// freeStaging frees this rank's staging memory. The caller must hold Messages.Mu.
+// freeStaging requires Messages.Mu.
 func (s *Suspender) freeStaging() error {
 	m := s.Messages
 	staging := &m.outbox.staging
@@ -134,8 +103,7 @@ func (s *Suspender) Allocate() error {
 		for i, segment := range staging.segments {
 			number := i + 1 // segments are numbered from 1
 			if err := staging.allocateSegment(m.Config, number, segment); err != nil {
-				countBefore := i // segments before the failed one
-				freeErr := staging.freeSegments(m.Config, countBefore)
+				freeErr := staging.freeSegments(m.Config, i)
 				return errors.Join(err, freeErr)
 			}
 		}
@@ -144,7 +112,7 @@ func (s *Suspender) Allocate() error {
 	})
 }
 
-// Deallocate undoes Allocate if Allocate has failed on another rank.
+// Deallocate undoes Allocate after Allocate has failed on another rank.
 func (s *Suspender) Deallocate() error {
 	m := s.Messages
 	if !m.Available() {
@@ -165,7 +133,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	}
 
 	var mapped []*peerSegment
-	for key, segment := range mappedSegments(m.inbox) {
+	for key, segment := range m.inbox.mappedSegments() {
 		if err := mapSegmentAgain(ctx, m, key, segment); err != nil {
 			unmapErr := unmapSegments(m.Device.GPU, mapped)
 			return errors.Join(err, unmapErr)
@@ -176,15 +144,4 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 
 	m.suspended = false
 	return nil
-}
-
-func mapSegmentAgain(
-	ctx context.Context, m *Messages, key slotKey, segment *peerSegment,
-) error {
-	callText := "resuming group " + m.Config.Name()
-	return control.Fetch(ctx, m.Plane, m.Config, key.source, callText, func() error {
-		_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
-			stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
-		return err
-	})
 }

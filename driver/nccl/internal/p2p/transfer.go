@@ -12,17 +12,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// A Send and a Recv queue work on streams, usually without waiting for the other rank. The sender's
-// stream copies the message to staging memory, which the receiver can map. The receiver's stream
-// waits until its host has written the addresses to a descriptor, and then copies the message. A
-// group fails if a call cannot queue all of its work.
-
-// send queues a Send and announces its message to the receiver. It has no effect if there is no
-// room for the message. The caller must hold s.Mu and m.Mu.
+// send queues a Send and announces its message to the receiver. The caller must hold s.Mu and m.Mu.
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	staged, err := m.outbox.reserve(p)
 	if isOutOfRoom(err) {
-		return err // the caller can try again
+		return err // without any effect
 	}
 
 	if err != nil {
@@ -33,7 +27,7 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	m.Owner.NoteMessage(s, p.Call)
 	err = m.Device.GPU.Do(func() error {
 		sendErr := m.outbox.queueSend(p, staged, s.CUDA)
-		// Even after an error, a part of the Send may be queued.
+		// After an error, part of the Send may be queued.
 		addErr := m.addSend(s, e)
 		recordErr := s.RecordQueued()
 		return errors.Join(sendErr, addErr, recordErr)
@@ -48,8 +42,7 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	return nil
 }
 
-// receive starts the delivery of a Recv's message and queues the copy. The caller must hold s.Mu
-// and m.Mu.
+// receive queues a Recv and starts the delivery of its message. The caller must hold s.Mu and m.Mu.
 func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	var err error
@@ -117,8 +110,8 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 	return nil
 }
 
-// Record adds a Send or a Recv to a stream's capture of a CUDA graph. The function keep must store
-// the CapturedMessage until the graph is closed. The caller must hold s.Mu and m.Mu.
+// Record adds a Send or a Recv to a stream's capture of a CUDA graph. Its function argument must
+// store the CapturedMessage until the graph is closed. The caller must hold s.Mu and m.Mu.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
 	c := &CapturedMessage{messages: m, plan: p}
 	if p.Operation == driver.Send {
@@ -132,7 +125,7 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 		}
 
 		c.staged = staged
-		// Each launch waits until the previous message has been copied. The first one must not wait.
+		// The first launch has no previous message to wait for.
 		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[staged.slot], flagSet)
 	}
 
@@ -144,14 +137,14 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 	return nil
 }
 
-// addSend records an event after a queued Send. Even after an error, it adds the Send to
-// m.unfinishedSends. The CUDA context must be current, and the caller must hold the stream's lock.
+// addSend records an event after a queued Send, and always adds the Send to m.unfinishedSends. The
+// CUDA context must be current, and the caller must hold the stream's lock.
 func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	e.doneEvent = m.Device.Streams.NewEvent()
 	err := e.doneEvent.Record(s.CUDA)
 	m.inbox.mu.Lock()
 	m.unfinishedSends = append(m.unfinishedSends, e)
-	// Pruning only after the list has doubled keeps the amortized cost of a Send constant.
+	// Since the list doubles between prunes, a Send takes constant amortized time.
 	pruneThreshold := 2*m.sendsAfterPrune + minNewSends
 	mustPrune := len(m.unfinishedSends) > pruneThreshold
 	m.inbox.mu.Unlock()
@@ -166,8 +159,7 @@ func (m *Messages) addSend(s *stream.Stream, e *End) error {
 const minNewSends = 64
 
 // pruneSends removes completed Sends from m.unfinishedSends. It queries CUDA without holding
-// inbox.mu, because the query may wait for a stream, and delivering the stream's message needs the
-// lock.
+// inbox.mu, because the query may wait until another message has been delivered.
 func (m *Messages) pruneSends() {
 	m.inbox.mu.Lock()
 	sends := slices.Clone(m.unfinishedSends)
