@@ -9,36 +9,32 @@ import (
 )
 
 // LaunchOrder makes a group's calls run in the order of their launches, even on different streams.
-// Otherwise, the kernels of NCCL and of symmem could deadlock across ranks. A launch on a different
-// stream than the latest launch waits for an event after the latest launch.
+// Otherwise, kernels of NCCL and of symmem could deadlock, because they wait for other ranks. If
+// the latest launch is on another stream, the next one waits for an event after it.
 //
-// After another library has captured a call, symmem does not notice replays of the graph. From then
-// on, every launch and every replay waits for replayEvent and records it again.
+// symmem does not notice replays of graphs of other libraries. After such a library has captured a
+// call, every launch and every replay waits for replayEvent and records it again.
 //
 // Callers of Begin, End, RecordLatest and ForgetLatest must hold the stream's lock. Begin and End
 // also require the communicator's mu and a current CUDA context.
 type LaunchOrder struct {
-	// The communicator's mu guards the following fields.
-
-	IsLatestOnlyNCCL bool          // whether the latest launch has no kernels of symmem
+	// The communicator's mu guards these fields.
+	IsLatestOnlyNCCL bool          // the latest launch has no kernels of symmem
 	replayEvent      *stream.Point // nil before another library has captured a call
 
-	// mu guards the following fields. Unlike the communicator's mu, it is not held during waits for
-	// other ranks.
-	mu ranked.Mutex[orderMu]
+	mu ranked.Mutex[orderMu] // guards the following fields; not held while waiting for other ranks
 	// latestStream is the stream of the latest launch. It is nil before the first launch, and after
-	// RecordLatest or ForgetLatest. Reads do not require mu. Storing a stream also requires the
-	// stream's lock.
+	// RecordLatest or ForgetLatest. Storing a stream also requires the stream's lock.
 	latestStream atomic.Pointer[stream.Stream]
-	latestEvent  *stream.Event // recorded by RecordLatest after the latest launch, or nil
-	reusedEvent  stream.Event  // reused for each event, to avoid allocations
+	latestEvent  *stream.Event // recorded by RecordLatest, or nil
+	ownEvent     stream.Event  // reused to avoid allocations
 }
 
 // LatestStream returns the stream of the latest launch, or nil.
 func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
 
 // Begin makes stream s wait for the latest launch if necessary. Call it before queuing a launch on
-// s. isOnlyNCCL is set if the new launch has no kernels of symmem.
+// s. isOnlyNCCL says whether the new launch has no kernels of symmem.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, isOnlyNCCL bool, gpu *cuda.Driver,
 ) error {
@@ -71,8 +67,8 @@ func (o *LaunchOrder) Begin(
 func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
 	event := o.latestEvent
 	if latestStream := o.LatestStream(); latestStream != nil {
-		const keepPoint = false // the event is used only here
-		if event, err = o.reusedEvent.RecordAfter(latestStream, keepPoint); err != nil {
+		const keepPoint = false // the event is not stored
+		if event, err = o.ownEvent.RecordAfter(latestStream, keepPoint); err != nil {
 			return err
 		}
 	}
@@ -87,13 +83,14 @@ func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error)
 // End completes a launch that has been queued on stream s.
 func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if o.replayEvent == nil {
-		return nil // the next Begin records an event if it needs one
+		return nil // the next Begin adds a wait if necessary
 	}
 
 	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
-// RecordLatest records an event after the latest launch if that launch is on stream s.
+// RecordLatest records an event after the latest launch if that launch is on stream s. Call it
+// before s is closed, starts a capture or waits for something else.
 func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -102,7 +99,7 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	}
 
 	const keepPoint = true // a later launch waits for the event
-	event, err := o.reusedEvent.RecordAfter(s, keepPoint)
+	event, err := o.ownEvent.RecordAfter(s, keepPoint)
 	if err != nil {
 		return err
 	}
@@ -111,8 +108,8 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return nil
 }
 
-// ForgetLatest lets the next launch start without waiting for the latest one, if the latest launch
-// is on stream s.
+// ForgetLatest lets the next launch start without waiting for the latest one, if that is on the
+// abandoned stream s.
 func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -121,15 +118,15 @@ func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	}
 }
 
-// replaceStream makes the next launch wait for event, if not nil, instead of latestStream. The
-// caller must hold o.mu.
+// replaceStream makes the next launch wait for event instead of latestStream, or for nothing if
+// event is nil. The caller must hold o.mu.
 func (o *LaunchOrder) replaceStream(event *stream.Event) {
 	o.latestEvent = event
 	o.latestStream.Store(nil)
 }
 
-// makeReplayEvent records replayEvent after the latest launch, unless replayEvent exists. The
-// caller must hold the communicator's mu.
+// makeReplayEvent creates replayEvent after the latest launch, if it does not exist yet. The caller
+// must hold the communicator's mu.
 func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil

@@ -8,16 +8,17 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Recording is a capture of a group's calls in a CUDA graph. Calls must run in the same order on
-// all ranks. Another library can replay its graph without notice, so the graph itself must keep the
-// order. The first call waits for replayEvent (an event after the group's earlier calls), and each
-// later call waits for the previous call. After the last call, eventRecordNode records replayEvent.
+// Recording is a capture of a group's calls in a CUDA graph.
+//
+// Another library can replay its graph without notice, so the graph itself must keep the order of
+// the calls, which must be the same on all ranks. The first call in the graph waits for
+// LaunchOrder.replayEvent, and each later call waits for the previous one. eventRecordNode records
+// replayEvent after the last call so far.
 type Recording struct {
 	captureID    uint64          // CUDA's ID, or 0 for a capture of symmem
-	lastPosition driver.Recorded // position of the last call
+	lastPosition driver.Recorded // of the last call so far
 
-	// Only captures of other libraries use the following fields.
-
+	// These fields are used only in captures of other libraries.
 	lastStream      cuda.Stream // stream of the last call
 	lastCallNodes   []cuda.Node // graph nodes at which the last call ends
 	eventRecordNode cuda.Node   // 0 before the first call
@@ -29,22 +30,21 @@ func (r *Recording) NextPosition() driver.Recorded {
 	return r.lastPosition
 }
 
-// Recordings numbers the captures of a group's calls. Callers of its methods must hold the
-// communicator's mu.
+// Recordings assigns numbers to the captures of a group's calls. Callers of its methods must hold
+// the communicator's mu.
 type Recordings struct {
-	captureCount      uint64       // captures so far; the same on all ranks
+	captureCount      uint64       // the same on all ranks
 	foreignRecordings []*Recording // captures of other libraries, ordered by their latest use
 }
 
-// MaxOpenRecordings limits the foreign recordings, because symmem does not notice when another
-// library ends a capture.
+// MaxOpenRecordings limits foreignRecordings, because symmem does not notice when another library
+// ends a capture.
 const MaxOpenRecordings = 16
 
 // NewRecording returns the recording of a new capture. captureID is 0 for a capture of symmem.
 func (r *Recordings) NewRecording(captureID uint64) *Recording {
 	r.captureCount++
-	beforeFirstCall := driver.Recorded{Capture: r.captureCount, Call: 0}
-	return &Recording{captureID: captureID, lastPosition: beforeFirstCall}
+	return &Recording{captureID: captureID, lastPosition: driver.Recorded{Capture: r.captureCount}}
 }
 
 // IsKnown reports whether there is a recording of another library's capture.
@@ -55,8 +55,8 @@ func (r *Recordings) indexOf(captureID uint64) int {
 	return slices.IndexFunc(r.foreignRecordings, hasID)
 }
 
-// GetOrBegin returns the recording of another library's capture, and begins it if necessary. Beyond
-// MaxOpenRecordings, it drops the least recently used recording.
+// GetOrBegin returns the recording of another library's capture. If there is none, it begins one,
+// and may drop the least recently used recording.
 func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	if i := r.indexOf(captureID); i >= 0 {
 		recording := r.foreignRecordings[i]
@@ -66,8 +66,7 @@ func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	}
 
 	if len(r.foreignRecordings) == MaxOpenRecordings {
-		const leastRecentlyUsed = 0
-		r.foreignRecordings = slices.Delete(r.foreignRecordings, leastRecentlyUsed, 1)
+		r.foreignRecordings = slices.Delete(r.foreignRecordings, 0, 1) // the least recently used
 	}
 
 	recording := r.NewRecording(captureID)
@@ -75,8 +74,8 @@ func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	return recording
 }
 
-// Launch adds a call to a capture of another library. queueCall queues the call on stream s. The
-// CUDA context must be current.
+// Launch adds a call, which queueCall queues on stream s, to another library's capture. The CUDA
+// context must be current.
 func (r *Recording) Launch(
 	order *LaunchOrder, s *stream.Stream, streams *stream.Streams, queueCall func() error,
 ) error {
@@ -130,8 +129,8 @@ func (r *Recording) waitForPrevious(
 }
 
 // recordAfterCall makes eventRecordNode follow the call that has just been added on stream s,
-// instead of the previous call. If CUDA rejects this, recordAfterCall adds another node, because
-// CUDA cannot remove nodes during a capture.
+// instead of the previous call. If CUDA rejects this, recordAfterCall adds another node after the
+// call and the old node, which CUDA cannot remove during a capture.
 func (r *Recording) recordAfterCall(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -142,46 +141,26 @@ func (r *Recording) recordAfterCall(
 
 	previousNodes := r.lastCallNodes
 	r.lastStream = s
-	r.lastCallNodes = capture.Dependencies // of the stream's next work
+	r.lastCallNodes = capture.Dependencies // the nodes that the stream's next work would wait for
+	newDependencies := r.lastCallNodes
 	isFirst := r.eventRecordNode == 0
-	if isFirst {
-		return r.addEventRecord(capture.Graph, r.lastCallNodes, replayEvent, gpu)
+	if !isFirst {
+		removeErr := gpu.GraphRemoveDependencies(
+			capture.Graph, previousNodes, r.repeatEventRecord(len(previousNodes)))
+		if removeErr == nil {
+			return gpu.GraphAddDependencies(
+				capture.Graph, r.lastCallNodes, r.repeatEventRecord(len(r.lastCallNodes)))
+		}
+
+		newDependencies = append(slices.Clone(r.lastCallNodes), r.eventRecordNode)
 	}
 
-	detachErr := r.detachEventRecord(capture.Graph, previousNodes, gpu)
-	if detachErr == nil {
-		return r.attachEventRecord(capture.Graph, gpu)
-	}
-
-	// The old node stays, and the new node must record the event after it.
-	dependencies := append(slices.Clone(r.lastCallNodes), r.eventRecordNode)
-	return r.addEventRecord(capture.Graph, dependencies, replayEvent, gpu)
-}
-
-func (r *Recording) addEventRecord(
-	graph cuda.Graph, dependencies []cuda.Node, replayEvent *stream.Point, gpu *cuda.Driver,
-) (err error) {
-	r.eventRecordNode, err = gpu.GraphAddEventRecord(graph, dependencies, replayEvent.Handle)
+	r.eventRecordNode, err = gpu.GraphAddEventRecord(
+		capture.Graph, newDependencies, replayEvent.Handle)
 	return err
 }
 
-// detachEventRecord makes eventRecordNode not wait for nodes.
-func (r *Recording) detachEventRecord(
-	graph cuda.Graph, nodes []cuda.Node, gpu *cuda.Driver,
-) error {
-	waitingNodes := r.repeatEventRecord(len(nodes))
-	return gpu.GraphRemoveDependencies(graph, nodes, waitingNodes)
-}
-
-// attachEventRecord makes eventRecordNode wait for the last call.
-func (r *Recording) attachEventRecord(graph cuda.Graph, gpu *cuda.Driver) error {
-	nodes := r.lastCallNodes
-	waitingNodes := r.repeatEventRecord(len(nodes))
-	return gpu.GraphAddDependencies(graph, nodes, waitingNodes)
-}
-
-// repeatEventRecord returns a slice of eventRecordNode. CUDA requires the waiting node of each
-// dependency, even if all dependencies have the same one.
-func (r *Recording) repeatEventRecord(times int) []cuda.Node {
-	return slices.Repeat([]cuda.Node{r.eventRecordNode}, times)
+// repeatEventRecord returns eventRecordNode as the dependent of each of a number of nodes.
+func (r *Recording) repeatEventRecord(nodeCount int) []cuda.Node {
+	return slices.Repeat([]cuda.Node{r.eventRecordNode}, nodeCount)
 }
