@@ -6,16 +6,15 @@ import (
 	"symmem/driver"
 )
 
-// A specialized kernel is compiled for one type of elements, and combines the elements of ranks in
-// order: ((a0+a1)+a2)+a3. A generic kernel supports all types, more operations, and trees:
-// (a0+a1)+(a2+a3). The kernel argument Launch.reduction selects the operation and, in generic
-// kernels, the order and the type.
+// A specialized kernel is compiled for one type of elements, and combines the elements of the ranks
+// sequentially: ((a0+a1)+a2)+a3. A generic kernel supports all types, more operations, and trees:
+// (a0+a1)+(a2+a3).
 
 // elementType describes a type that kernels can reduce.
 type elementType struct {
 	number            uint32 // in Launch.reduction of generic kernels
-	name              string // in names of specialized kernels; "" if the type has none
-	isTreatedAsSigned bool   // the type is unsigned, but its kernels are for a signed type
+	name              string // in names of specialized kernels, or "" if there are none
+	isTreatedAsSigned bool   // an unsigned type that uses the kernels of the signed type
 }
 
 var types = map[driver.DataType]elementType{
@@ -31,15 +30,15 @@ var types = map[driver.DataType]elementType{
 	driver.Uint64:   {number: 7, isTreatedAsSigned: true},
 }
 
-// Launch.reduction is operation | order | type*typeUnit, with the numbers of src/call.h. An order
-// is orderRanks, orderTree, or orderTree | orderRounded.
+// Launch.reduction is the number of an operation. For generic kernels, an order and a type number
+// times typeUnit are added. src/call.h has the same numbers.
 const (
-	orderRanks   = 0
-	orderTree    = 1 << 3
-	orderRounded = 1 << 4 // rounds intermediate results to the type of the elements
-	typeUnit     = 1 << 5
+	orderSequential = 0
+	orderTree       = 1 << 3
+	orderRounded    = 1 << 4 // with orderTree: rounds intermediate results to the elements' type
+	typeUnit        = 1 << 5
 
-	lastSpecializedOp = 2 // specialized kernels support operation numbers up to 2 (Max)
+	lastSpecializedOp = 2 // number of Max, the last operation of specialized kernels
 )
 
 // CanReduce reports whether symmem's kernels support a reduction of elements of a type.
@@ -68,7 +67,7 @@ func (l *Launch) setReduction() error {
 
 	element := types[l.DataType]
 	op, _ := l.ReduceOp.Kernel().Number() // exists, because CanReduce has returned true
-	hasSpecialized := element.name != "" && op <= lastSpecializedOp && order == orderRanks
+	hasSpecialized := element.name != "" && op <= lastSpecializedOp && order == orderSequential
 	l.isGeneric = !hasSpecialized
 	l.reduction = uint32(op)
 	if l.isGeneric {
@@ -78,42 +77,41 @@ func (l *Launch) setReduction() error {
 	return nil
 }
 
-// order returns the order in which elements are combined. It replaces a tree by orderRanks, which
-// may have a specialized kernel, if both give the same result.
+// order returns the order in which elements are combined. If a tree gives the same result as
+// orderSequential, order prefers the latter, for specialized kernels.
 func (l *Launch) order() (uint32, error) {
 	isTree := l.Formula == driver.Tree || l.Formula == driver.RoundedTree
 	if !isTree {
-		return orderRanks, nil
+		return orderSequential, nil
 	}
 
 	isPowerOfTwo := l.Ranks&(l.Ranks-1) == 0
 	if !isPowerOfTwo {
-		return orderRanks, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must "+
+		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must "+
 			"be a power of two", errNoKernel, l.Formula, l.Ranks)
 	}
 
 	isExact := !l.DataType.Float() || l.ReduceOp.IsMinOrMax()
 	if isExact {
-		return orderRanks, nil
+		return orderSequential, nil
 	}
 
 	hasPartialSums := l.Ranks > 2
-	// An average divides the total, which is then an intermediate result as well.
-	hasIntermediates := hasPartialSums || l.ReduceOp.IsAverage()
-	const halfPrecision = 2 // bytes; kernels compute with more precision
-	mayRound := l.Formula == driver.RoundedTree && l.DataType.Size() == halfPrecision
+	hasIntermediates := hasPartialSums || l.ReduceOp.IsAverage() // an average divides the total
+	const halfPrecisionBytes = 2
+	mayRound := l.Formula == driver.RoundedTree && l.DataType.Size() == halfPrecisionBytes
 	switch {
 	case mayRound && hasIntermediates:
 		return orderTree | orderRounded, nil
 	case hasPartialSums:
 		return orderTree, nil
-	default: // the only operation is a0+a1
-		return orderRanks, nil
+	default: // a0+a1 has only one order
+		return orderSequential, nil
 	}
 }
 
-// kernelName returns the name of a specialized kernel for 4 ranks, such as line_sum_f32_4 for the
-// family "line_sum", or line_copy_4 for "line_copy", which needs no type.
+// kernelName returns the name of a family's specialized kernel for l. For 4 ranks, this is for
+// example line_sum_f32_4, or line_copy_4 if the operation does not reduce.
 func (l *Launch) kernelName(family string) string {
 	rankCount := 8 // the kernel for 8 ranks also supports fewer
 	if l.Ranks == 2 || l.Ranks == 4 {

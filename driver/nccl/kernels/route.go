@@ -9,13 +9,12 @@ import (
 	"symmem/internal/cuda"
 )
 
-// In a mixture of experts, a few of many experts process each token. Dispatch copies the row of a
-// token into a table on each rank that owns one of the token's experts. Combine adds up the rows
-// that these ranks computed.
+// In a mixture of experts, a few of many experts process each token. Dispatch copies a token's row
+// into tables on the ranks that own these experts. Combine adds up the rows computed there.
 //
-// Line kernels, for small calls, pass rows through the backend's exchange memory, in lines of 120
-// bytes of data and an 8-byte arrival flag. Bulk kernels access the tables of other ranks, which
-// must be in windows (memory that all ranks have registered).
+// Line kernels, for small calls, pass rows through exchange memory. A line holds 120 bytes of data
+// and an arrival flag. Bulk kernels access the tables of other ranks, and the tables must be in
+// windows (memory that all ranks have registered).
 
 // route implements Work for Dispatch and Combine.
 type route struct{ launch Launch }
@@ -23,7 +22,7 @@ type route struct{ launch Launch }
 const (
 	routeThreads    = 512     // maximum number of threads in a block
 	maxLineTokens   = 512     // maximum Route.MaxTokens for line kernels
-	largeRouteBytes = 8 << 20 // minimum size of all rows for which bulk kernels use more blocks
+	largeRouteBytes = 8 << 20 // bulk kernels use more blocks if all rows have this size
 )
 
 // chooseRoute chooses the kernel of a Dispatch or Combine, the same on all ranks.
@@ -48,11 +47,11 @@ func chooseRoute(l Launch) (Work, error) {
 	return r, nil
 }
 
-// canUseLines reports whether the call fits into half of the exchange memory. Calls use the two
-// halves in turn.
+// canUseLines reports whether the call fits into one half of the exchange memory. The next call
+// uses the other half.
 func (r *route) canUseLines() bool {
 	lines := int64(r.launch.Ranks) * r.maxChunksToPeer() * wideLines
-	const headerLines = MaxRanks // from each rank, a line with the set of sent tokens
+	const headerLines = MaxRanks // each lists the tokens that a rank sends
 	bytes := (headerLines + lines) * lineBytes
 	return r.launch.Route.MaxTokens <= maxLineTokens && bytes <= halfBytes
 }
@@ -71,8 +70,7 @@ func (r *route) chunksPerToken() int64 {
 	chunks := countChunks(r.rowBytes(), wideLines)
 	if r.launch.Operation == driver.Dispatch {
 		const valueBytes = 4
-		topK := int64(r.launch.Route.TopK)
-		weightsAndIDs := topK + topK
+		weightsAndIDs := 2 * int64(r.launch.Route.TopK)
 		values := r.launch.Route.Scales + weightsAndIDs
 		chunks += countChunks(valueBytes*values, wideLines) // values begin a new chunk
 	}
@@ -154,27 +152,26 @@ type routeArguments struct {
 	report      uintptr           // where kernels report failures
 	exchange    [MaxRanks]uintptr // exchange memory of each rank
 
-	experts     uint32 // number of experts on all ranks
-	maxTokens   uint32 // maximum number of tokens of a rank
-	rowBytes    uint32
-	scales      uint32 // number of scales of each row
-	split, more uint32 // see setOwners
-	high, low   uint32 // see setOwners
-	firstExpert uint32 // first of this rank's experts
-	ownExperts  uint32 // number of this rank's experts
-	chunks      uint32 // number of chunks for each token
-	inverse     uint32 // see setChunks
+	experts        uint32 // number of experts on all ranks
+	maxTokens      uint32 // maximum number of tokens of a rank
+	rowBytes       uint32
+	scales         uint32 // number of scales of each row
+	splitExpert    uint32 // see setOwners
+	ranksWithMore  uint32 // see setOwners
+	inverseIfMore  uint32 // see setOwners
+	inverseOthers  uint32 // see setOwners
+	firstExpert    uint32 // first of this rank's experts
+	ownExperts     uint32 // number of this rank's experts
+	chunksPerToken uint32
+	inverseChunks  uint32 // see setChunks
 
-	// Addresses of arrays with entries for each token of this rank.
+	// Arrays with entries for each token of this rank.
+	ids, weights, rowScales, ownRows uintptr
 
-	ids, weights, rowScales uintptr
-	own                     uintptr // rows
-
-	// Offsets in the output of a Dispatch, whose table of rows is at offset 0.
-
+	// Offsets in the output of a Dispatch, after the table of rows.
 	scalesAt, weightsAt, idsAt, countsAt int64
 
-	all [MaxRanks]uintptr // table of each rank
+	tables [MaxRanks]uintptr // each rank's table, or only this rank's for a line kernel
 }
 
 func (r *route) params(t *Transport) cuda.Params {
@@ -197,52 +194,49 @@ func (r *route) params(t *Transport) cuda.Params {
 	return cuda.ParamsOf(&args)
 }
 
-// setAddresses sets own, and all for the tables that the kernel accesses. Line kernels access only
-// this rank's table.
+// setAddresses sets ownRows and tables.
 func (r *route) setAddresses(args *routeArguments) {
 	l := &r.launch
 	table, tableWindow := l.Recv, l.RecvWindow
-	args.own = l.Send
+	args.ownRows = l.Send
 	if l.Operation == driver.Combine {
 		table, tableWindow = l.Send, l.SendWindow
-		args.own = l.Recv
+		args.ownRows = l.Recv
 	}
 
-	args.all[l.Rank] = table
+	args.tables[l.Rank] = table
 	if l.Bulk {
 		window := tableWindow.(PeerLocator)
-		copy(args.all[:], window.Locate(table))
+		copy(args.tables[:], window.Locate(table))
 	}
 }
 
-// setChunks sets chunks and 2^31 / chunks, rounded up. Kernels multiply by this inverse instead of
-// dividing by chunks.
+// setChunks sets chunksPerToken, and inverseChunks to 2^31 / chunks, rounded up. Kernels multiply
+// by the inverse instead of dividing.
 func (a *routeArguments) setChunks(chunks int64) {
 	const scale = 1 << 31
-	a.chunks = uint32(chunks)
-	a.inverse = uint32((scale + chunks - 1) / chunks)
+	a.chunksPerToken = uint32(chunks)
+	a.inverseChunks = uint32((scale + chunks - 1) / chunks)
 }
 
 // setOwners sets the arguments from which kernels compute the owner of an expert. If the experts do
-// not divide evenly, each of the first ranks owns one expert more than the others. For example, of
-// 5 experts on 2 ranks, rank 0 owns the first 3. The number of such ranks, more, is then 1, and
-// split, the number of their experts, is 3. Instead of dividing by 3 or 2, kernels multiply by high
-// or low.
+// not divide evenly, each of the first ranksWithMore ranks owns one expert more than the others,
+// whose experts begin at splitExpert. Instead of dividing by the experts of a rank, kernels
+// multiply by inverseIfMore or inverseOthers.
 func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
-	expertsPerRank := call.Experts / l.Ranks // without the additional expert of the first ranks
+	expertsPerRank := call.Experts / l.Ranks // on the other ranks
 	ranksWithMore := call.Experts % l.Ranks
-	a.split = uint32(ranksWithMore * (expertsPerRank + 1))
-	a.more = uint32(ranksWithMore)
-	a.high = scaledInverse(expertsPerRank + 1)
-	a.low = scaledInverse(expertsPerRank)
+	a.splitExpert = uint32(ranksWithMore * (expertsPerRank + 1))
+	a.ranksWithMore = uint32(ranksWithMore)
+	a.inverseIfMore = scaledInverse(expertsPerRank + 1)
+	a.inverseOthers = scaledInverse(expertsPerRank)
 	firstExpert := call.FirstExpert(l.Ranks, l.Rank)
 	end := call.FirstExpert(l.Ranks, l.Rank+1)
 	a.firstExpert = uint32(firstExpert)
 	a.ownExperts = uint32(end - firstExpert)
 }
 
-// scaledInverse returns 2^20 / divisor, rounded up. The divisor is 0 for ranks without experts, and
-// kernels do not use the result.
+// scaledInverse returns 2^20 / divisor, rounded up, or an unused value if the divisor is 0.
 func scaledInverse(divisor int) uint32 {
 	const scale = 1 << 20
 	return uint32((scale + divisor - 1) / max(divisor, 1))
