@@ -10,10 +10,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// A message has arrived when the sender's GPU has set its arrived flag. The receiver's host then
-// claims the message by clearing the flag, so that the sender can no longer withdraw it. The Recv
-// accepts the message when the host has also stored the addresses in the Recv's descriptor. Setting
-// descriptor.Go makes the Recv's stream copy the message.
+// When the data of a message is ready, the sender's GPU sets the message's arrived flag. The
+// receiver's host claims the message by clearing the flag, so that the sender can no longer withdraw
+// the message. The Recv has accepted the message once its descriptor holds the addresses as well.
+// Setting descriptor.Go then makes the Recv's stream copy the message.
 
 // startDelivery runs deliverMessages in the background if a Recv has not accepted a message. The
 // caller must hold in.mu.

@@ -23,7 +23,7 @@ type peerSegment struct {
 	err     error // from the attempt to map the segment
 }
 
-// segmentOf returns the segment that holds a message. A goroutine maps it if it is new.
+// segmentOf returns the segment that holds a message. A goroutine maps new segments.
 func (in *inbox) segmentOf(a *announcement) *peerSegment {
 	key := segmentKey{a.source, a.segment}
 	segment := in.peerSegments[key]
