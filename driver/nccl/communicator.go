@@ -13,8 +13,8 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator is one rank's handle for a group. mu guards the windows, the recorder and writes to
-// the history, and serializes calls to NCCL's communicator.
+// communicator is one rank's handle for a group. mu guards the windows and the recorder, and is
+// held while a call is recorded in the history and queued.
 type communicator struct {
 	// The fields that every launch uses come first, in few cache lines.
 
@@ -22,33 +22,33 @@ type communicator struct {
 	plane             control.Plane // connects the ranks outside NCCL
 	comparisonEnabled atomic.Bool   // set by SetCheck
 	isClosing         atomic.Bool   // set by Close
-	isLevel           bool          // runs parts of a two-level group's collectives
+	isLevel           bool          // belongs to a two-level group
 	mu                groupLock
-	busy              stream.BusyStreams // with unfinished work of the group
+	busy              stream.BusyStreams // streams with unfinished work of the group
 	history           history
 
-	driver.Decisions
+	driver.Decisions // implemented by the plane
 	suspender
 
 	cfg          driver.GroupConfig
-	lockPosition uint64    // goroutines lock several communicators in ascending order
+	lockPosition uint64    // order in which a goroutine locks several communicators
 	members      []*member // by group rank
 	comm         *ncclComm
-	group        stream.Group // points to owner
+	group        stream.Group // the address of owner
 	direct       directPath   // runs symmem's own kernels
 	messages     p2p.Messages
-	openGraphs   sync.WaitGroup // symmem's open graphs with calls of the group
-	windowGraphs atomic.Int64   // open graphs with NCCL kernels that access windows
+	openGraphs   sync.WaitGroup // counts symmem's open graphs with calls of the group
+	windowGraphs atomic.Int64   // counts the openGraphs with NCCL kernels that access windows
 	runTimer     runTimer       // measures calls on the GPU
 
-	twoLevel // collectives that run within each machine, then between machines
+	twoLevel // the levels, if collectives run within each machine and between machines
 
 	registrar registrar // registers memory of all ranks as windows
-	recorder  recorder  // adds calls to CUDA graphs that other libraries capture
+	recorder  recorder  // records calls in CUDA graphs of other libraries
 	comparer  comparer  // checks that all ranks launch the same calls
 	faults    faults    // finds the cause of a failure
 	watcher   watcher   // looks for failures while work is unfinished
-	owner     owner     // represents the group to streams and messages
+	owner     owner     // the group as streams and messages see it
 	teardown  teardown  // frees the communicator
 	stages    stages    // announces the progress of the teardown
 }
@@ -90,7 +90,7 @@ func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
 	if lane != driver.LaneFault { // LaneFault also works in a failed group
-		_ = c.faults.checkKernels() // plane.Exchange returns the error if a kernel has failed
+		_ = c.faults.checkKernels() // a fault makes plane.Exchange fail
 	}
 
 	return c.plane.Exchange(ctx, lane, payload)
@@ -113,11 +113,11 @@ func (c *communicator) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
 	w, err := c.registrar.register(ctx, key, s)
-	if err == nil {
-		err = c.registerMachineWindow(ctx, w.(*window))
+	if err != nil {
+		return nil, err
 	}
 
-	if err != nil {
+	if err := c.registerMachineWindow(ctx, w); err != nil {
 		return nil, err
 	}
 
@@ -135,67 +135,86 @@ func (c *communicator) Abort(cause error) {
 }
 
 // Close waits for the collectives that all ranks have launched, closes the group and starts its
-// teardown. Collectives that some rank has not launched fail with ErrClosed.
+// teardown. Other collectives fail with ErrClosed.
 func (c *communicator) Close() error {
 	c.isClosing.Store(true)
-	c.stages.noteClosed()
+	c.stages.noteCloseCalled()
 	levelsErr := c.twoLevel.close()
 	c.finishCollectives()
-	unmatchedErr := c.messages.UnmatchedError()
-	if c.plane.Cause() == nil && c.plane.PeerFailed() {
-		// Close reports the failure of a peer only if messages are unmatched, which it may explain.
-		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
-		if unmatchedErr != nil {
-			unmatchedErr = errors.Join(peerErr, unmatchedErr)
-		}
+	messagesErr := c.messages.UnmatchedError()
+	peerErr := failIfPeerFailed(c)
+	if messagesErr != nil { // perhaps because of the peer
+		messagesErr = errors.Join(peerErr, messagesErr)
 	}
 
 	planeErr := c.plane.Close()
 	c.teardown.begin()
 	c.watcher.goroutine.Wait()
 	c.direct.exchange.NoteGroupClosed()
-	return errors.Join(unmatchedErr, planeErr, levelsErr)
+	return errors.Join(messagesErr, planeErr, levelsErr)
 }
-
-const maxCloseWaits = 3 // in case a peer never stops launching
 
 // finishCollectives waits for the collectives that all ranks have launched. The other collectives
 // fail, on this rank and on ranks that launch them later.
 func (c *communicator) finishCollectives() {
-	for range maxCloseWaits {
+	const maxWaits = 3 // in case a peer never stops launching
+	for range maxWaits {
 		if c.plane.Cause() != nil {
 			return
 		}
 
-		hasEnded, isRankMissing := awaitWork(c)
-		if hasEnded {
+		state := awaitWork(c)
+		if state == workEnded {
 			return
 		}
 
 		hasRevoked := c.plane.Withdraw() // false if all ranks have launched the last collective
-		hasMissingRankLaunched := isRankMissing && !hasRevoked
-		if !hasMissingRankLaunched {
+		if hasRevoked || state != workBlocked {
 			return
 		}
 	}
 }
 
+type workState int
+
+const (
+	workEnded workState = iota
+	workRunning
+	workBlocked // a rank has failed, or has not launched the last collective
+)
+
 // awaitWork waits until the group's work has ended or depends on a peer, for at most the group's
-// timeout. isRankMissing is set if a rank has failed or has not launched the last collective.
-func awaitWork(c *communicator) (hasEnded, isRankMissing bool) {
+// timeout.
+func awaitWork(c *communicator) (state workState) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
-	shouldStop := func() bool {
-		lastCollective, _ := c.history.lastCall()
-		hasEnded = isIdle(&c.mu, &c.busy)
-		isRankMissing = !hasEnded && !c.faults.canComplete(lastCollective)
-		if hasEnded || isRankMissing {
-			return true
-		}
-
-		return c.messages.HasUnanswered() || c.plane.Cause() != nil
+	_ = gpu.Poll(ctx, func() bool { // after a timeout, the last state is valid
+		state = findWorkState(c)
+		return state != workRunning || c.messages.HasUnanswered() || c.plane.Cause() != nil
+	})
+	if state != workEnded && isIdle(&c.mu, &c.busy) {
+		return workEnded
 	}
-	_ = gpu.Poll(ctx, shouldStop) // after a timeout, the results of the last poll are valid
-	hasEnded = hasEnded || isIdle(&c.mu, &c.busy)
-	return hasEnded, isRankMissing
+
+	return state
+}
+
+func findWorkState(c *communicator) workState {
+	lastCollective, _ := c.history.lastCall()
+	switch {
+	case isIdle(&c.mu, &c.busy):
+		return workEnded
+	case !c.faults.canComplete(lastCollective):
+		return workBlocked
+	default:
+		return workRunning
+	}
+}
+
+func failIfPeerFailed(c *communicator) error {
+	if c.plane.Cause() != nil || !c.plane.PeerFailed() {
+		return nil
+	}
+
+	return c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 }

@@ -10,17 +10,16 @@ import (
 )
 
 // comparer detects ranks that launch different calls, such as an AllReduce on rank 0 and a
-// Broadcast on rank 1. Ranks exchange digests (hashes) of a call's arguments. Symmem's own kernels
-// compare them on the GPU. For other calls, the hosts compare them before the launch.
-//
-// A ticket is the number of a collective in the group.
+// Broadcast on rank 1. The ranks exchange digests (hashes) of a call's arguments. In a direct call,
+// symmem's own kernels compare them on the GPU. For other calls, the hosts do, before the launch.
 type comparer struct {
-	cfg    *driver.GroupConfig
-	plane  control.Plane // connects the ranks outside NCCL
-	direct *directPath   // runs symmem's own kernels
-	faults *faults
+	cfg     *driver.GroupConfig
+	plane   control.Plane // connects the ranks outside NCCL
+	history *history
+	direct  *directPath // its announcements are nil if ranks cannot announce digests
+	faults  *faults
 
-	comparedCall atomic.Pointer[driver.Call] // the call that the hosts are comparing, or nil
+	hostCall atomic.Pointer[driver.Call] // the call that the hosts are comparing, or nil
 }
 
 // announce publishes the digest of a call, so that other ranks can explain a failure.
@@ -30,19 +29,34 @@ func (c *comparer) announce(call *driver.Call, ticket uint64) {
 	}
 }
 
-// compare leaves the comparison to symmem's own kernels if they run the call and the ranks can
-// announce digests.
-func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare bool) error {
-	if kernelsWillCompare && c.direct.announcements != nil {
-		return c.checkPeerFailure(call, ticket)
+// compare compares a call on the hosts, unless its kernels compare it. In both cases, it returns an
+// error after a failure.
+func (c *comparer) compare(call *driver.Call, ticket uint64, isDirect bool) error {
+	if c.kernelsCompare(isDirect) {
+		return c.checkFailure(call, ticket)
 	}
 
-	return c.compareOverPlane(call, ticket)
+	return c.compareOnHosts(call, ticket)
 }
 
-// checkPeerFailure returns an error if the group or a peer has failed. It looks for a mismatch
-// first, because a mismatch explains the failure of a peer best.
-func (c *comparer) checkPeerFailure(call *driver.Call, ticket uint64) error {
+// compareCaptured compares a call before it is captured, unless its kernels do that in each replay.
+func (c *comparer) compareCaptured(call *driver.Call, isDirect bool) error {
+	if c.kernelsCompare(isDirect) {
+		return nil
+	}
+
+	ticket := c.plane.Submit()
+	c.history.recordComparison(ticket)
+	return c.compareOnHosts(call, ticket)
+}
+
+func (c *comparer) kernelsCompare(isDirect bool) bool {
+	return isDirect && c.direct.announcements != nil
+}
+
+// checkFailure returns an error if the group or a peer has failed: the mismatch if there is one,
+// since a mismatch makes peers fail.
+func (c *comparer) checkFailure(call *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil {
 		return err
 	}
@@ -58,10 +72,10 @@ func (c *comparer) checkPeerFailure(call *driver.Call, ticket uint64) error {
 	return c.faults.failAfterPeerInCall(call, ticket)
 }
 
-// compareOverPlane waits until all ranks have exchanged their digests of the call.
-func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
-	c.comparedCall.Store(call)
-	defer c.comparedCall.Store(nil)
+// compareOnHosts waits until all ranks have called it, and returns an error if their calls differ.
+func (c *comparer) compareOnHosts(call *driver.Call, ticket uint64) error {
+	c.hostCall.Store(call)
+	defer c.hostCall.Store(nil)
 	err := c.plane.Compare(ticket, call)
 	if err == nil && call.Operation == driver.AllToAllV {
 		err = c.checkSplits(call, ticket)
@@ -71,7 +85,7 @@ func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 }
 
 // checkSplits checks that each rank of an AllToAllV sends the counts that the others expect. NCCL
-// would hang otherwise. Digests omit these counts, because correct counts can differ between ranks.
+// would hang otherwise. Digests omit these counts, which can differ between ranks.
 func (c *comparer) checkSplits(call *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()

@@ -122,7 +122,7 @@ func newCommunicator(j *joiner) *communicator {
 
 func (c *communicator) initParts(j *joiner) {
 	d := c.device
-	c.runTimer.gpu = d.gpu
+	c.runTimer.gpu, c.runTimer.mu = d.gpu, &c.mu
 	c.stages = newStages(d.gpu, &c.cfg, c.plane)
 	c.faults = faults{
 		cfg: &c.cfg, plane: c.plane, comparisonEnabled: &c.comparisonEnabled, isClosing: &c.isClosing,
@@ -130,7 +130,7 @@ func (c *communicator) initParts(j *joiner) {
 		messages: &c.messages, direct: &c.direct, rasID: j.rasID,
 	}
 	c.comparer = comparer{
-		cfg: &c.cfg, plane: c.plane, direct: &c.direct, faults: &c.faults,
+		cfg: &c.cfg, plane: c.plane, history: &c.history, direct: &c.direct, faults: &c.faults,
 	}
 	c.registrar = registrar{
 		gpu: d.gpu, memory: d.memory, streams: d.streams,
@@ -143,9 +143,7 @@ func (c *communicator) initParts(j *joiner) {
 		},
 	}
 	c.recorder = recorder{
-		gpu: d.gpu, cfg: &c.cfg, plane: c.plane,
-		comparisonEnabled: &c.comparisonEnabled, history: &c.history, direct: &c.direct,
-		busy: &c.busy, faults: &c.faults, comparer: &c.comparer,
+		gpu: d.gpu, cfg: &c.cfg, busy: &c.busy, faults: &c.faults,
 		graphHolds: memory.Holds{UseCounts: &d.memory.UseCounts},
 	}
 	c.suspender = suspender{

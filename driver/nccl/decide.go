@@ -1,18 +1,24 @@
 package nccl
 
-// A teardown frees a communicator in steps, usually deregister, await own graphs, abort and finish.
+// A teardown frees a communicator in steps. After all work has ended, the steps are:
+//
+//	deregister, await own graphs, abort, finish
+//
+// If a rank is lost while plain kernels run:
+//
+//	abort, drain, await own graphs, finish
+//
 // Window kernels are NCCL kernels that access windows (memory registered with NCCL). Plain kernels
-// are the other NCCL kernels. Foreign graphs are CUDA graphs captured by other libraries.
+// are the other NCCL kernels. Foreign graphs are CUDA graphs captured by other libraries, which can
+// replay them at any time. The order of the steps follows from these rules:
 //
-// The following rules determine the order of the steps:
-//
-//   - If a rank is lost, calls to NCCL and plain kernels wait until CommAbort ends them.
-//   - Window kernels ignore CommAbort in NCCL 2.27.3 to 2.30.7. The teardown first waits for these
-//     kernels, and for the destruction of foreign graphs, which can replay them.
+//   - If a rank is lost, plain kernels and calls to NCCL do not end before CommAbort.
+//   - Window kernels ignore CommAbort in NCCL 2.27.3 to 2.30.7. They and the foreign graphs that
+//     contain them must end first.
 //   - CommAbort blocks most calls to CUDA until all work of the device has ended, including
 //     symmem's own kernels and work on closed streams.
-//   - Kernels must end before the deregistration of a window. NCCL before 2.29.7 leaks windows that
-//     are still registered at the abort.
+//   - Kernels must end before a window is deregistered. NCCL before 2.29.7 leaks windows that are
+//     still registered at the abort.
 
 type step string
 
@@ -25,20 +31,19 @@ const (
 	stepDeregister step = "deregister"
 	// stepAwaitOwnGraphs waits until symmem's graphs with calls of the group are closed.
 	stepAwaitOwnGraphs step = "await own graphs"
-	// stepAwaitForeignGraphs frees memory that foreign graphs do not use, and waits until the foreign
-	// graphs with calls of the group are destroyed.
+	// stepAwaitForeignGraphs waits until the foreign graphs with calls of the group are destroyed.
 	stepAwaitForeignGraphs step = "await foreign graphs"
-	// stepAwaitDevice waits for other work of the device that could delay the abort for long.
+	// stepAwaitDevice waits for other work of the device, which would delay the abort.
 	stepAwaitDevice step = "await device"
 
 	// A teardown ends with one of the following steps.
 
 	// stepFinish waits for the abort and frees all memory.
 	stepFinish step = "finish"
-	// stepAbandonStreams leaks the CUDA streams with work of the group.
-	stepAbandonStreams step = "abandon"
 	// stepKeepCommunicator leaks the communicator.
 	stepKeepCommunicator step = "keep"
+	// stepAbandonStreams also leaks the CUDA streams with work of the group.
+	stepAbandonStreams step = "abandon"
 )
 
 func (s step) isLast() bool {
@@ -46,9 +51,9 @@ func (s step) isLast() bool {
 }
 
 type progress struct {
-	hasDrainTimedOut bool // cleared by stepAbort, so that the drain can be repeated
+	hasDrainTimedOut bool // cleared by stepAbort if kernels may be running
 	hasDeregistered  bool // stepDeregister has been executed
-	haveKernelsEnded bool // kernels have exited, or the teardown no longer waits for them
+	haveKernelsEnded bool // kernels have exited, or the drain has timed out
 	hasAborted       bool // stepAbort has been executed
 }
 
@@ -56,24 +61,22 @@ type progress struct {
 type facts struct {
 	progress
 
-	hasStuckKernel bool // some kernel of the process never exits
+	hasStuckKernel bool // a kernel of the process, perhaps of another group, never exits
 	hasBlockedCall bool // a call to NCCL waits for another rank
 	isIdle         bool // no open stream has unfinished work of the group
 
-	hasWindowKernels bool // window kernels of the group may be running
-	hasPlainKernels  bool // plain kernels of the group may be running, perhaps on closed streams
-	mustKeepMemory   bool // closed streams or groups may still use memory
-	canAbortQuickly  bool // no other work can delay the abort for long
+	hasWindowKernels    bool // window kernels of the group may be running
+	hasPlainKernels     bool // plain kernels of the group may be running
+	closedStreamsMayRun bool // closed streams or groups may still use memory
+	canAbortQuickly     bool // no other work can delay the abort for long
 
-	// The following fields describe foreign graphs with calls of the group. The last two stay false
-	// if hasBlockedCall is set, because their values are then unknown.
+	// The following fields describe foreign graphs with calls of the group. If hasBlockedCall is set,
+	// their kernels are unknown, and the last two fields are false.
 
 	hasForeignGraphs        bool
 	hasForeignPlainKernels  bool
 	hasForeignWindowKernels bool
 }
-
-func (f *facts) canDrain() bool { return !f.isIdle && !f.hasDrainTimedOut }
 
 func decideStep(f *facts) step {
 	hasOnlyMemoryLeft := f.haveKernelsEnded && f.hasAborted
@@ -83,11 +86,14 @@ func decideStep(f *facts) step {
 	case f.hasAborted:
 		return decideAfterAbort(f)
 	case f.haveKernelsEnded:
-		return decideBeforeAbort(f)
+		return decideAfterKernels(f)
 	default:
 		return decideWithKernels(f)
 	}
 }
+
+// canDrain reports whether stepDrain has work to wait for, and has not timed out.
+func (f *facts) canDrain() bool { return !f.isIdle && !f.hasDrainTimedOut }
 
 // decideWithKernels applies before the abort, while the group's kernels may run.
 func decideWithKernels(f *facts) step {
@@ -96,9 +102,9 @@ func decideWithKernels(f *facts) step {
 	case f.hasBlockedCall:
 		return stepAbort // only the abort ends the call
 	case mayRunWindowKernels && f.canDrain():
-		return stepDrain // before the abort, which window kernels ignore
-	case f.hasWindowKernels && !f.isIdle:
-		return stepAbandonStreams // the drain has timed out
+		return stepDrain
+	case f.hasWindowKernels && !f.isIdle: // after the timeout of the drain
+		return stepAbandonStreams
 	case needsAbort(f):
 		return stepAbort
 	case f.canDrain():
@@ -110,16 +116,17 @@ func decideWithKernels(f *facts) step {
 	}
 }
 
-// needsAbort reports whether NCCL kernels may be running. Without the abort, they may never end.
+// needsAbort reports whether NCCL kernels may be running.
 func needsAbort(f *facts) bool {
-	mayRunOnClosedStream := f.hasPlainKernels && f.mustKeepMemory
+	mayRunOnClosedStream := f.hasPlainKernels && f.closedStreamsMayRun
 	hasForeignKernels := f.hasForeignPlainKernels || f.hasForeignWindowKernels
 	mayRunOnOpenStream := !f.isIdle && (f.hasPlainKernels || hasForeignKernels)
 	return mayRunOnClosedStream || mayRunOnOpenStream
 }
 
-func decideBeforeAbort(f *facts) step {
-	// The abort stops plain kernels of foreign graphs, and NCCL keeps the memory that they use.
+// decideAfterKernels applies before the abort, after the kernels have ended.
+func decideAfterKernels(f *facts) step {
+	// The abort stops replayed plain kernels, and NCCL keeps the memory that they use.
 	canAbortGraphs := f.hasForeignPlainKernels && !f.hasForeignWindowKernels
 	switch {
 	case f.hasForeignGraphs && !canAbortGraphs:
@@ -138,16 +145,16 @@ func decideAfterAbort(f *facts) step {
 	case f.haveKernelsEnded:
 		return stepFinish
 	case f.canDrain():
-		return stepDrain // ends each Recv without a message, which the abort would wait for
+		return stepDrain // also ends each Recv without a message, for which the abort waits
 	case f.hasWindowKernels:
-		return stepAbandonStreams // a window kernel ignores the abort, and may never exit
+		return stepAbandonStreams
 	default:
 		return stepAwaitOwnGraphs
 	}
 }
 
-// decideWhileStuck applies if a kernel of the process never exits. CommAbort would then never
-// return, but it can still end a blocked call to NCCL.
+// decideWhileStuck applies if a kernel of the process never exits. CommAbort then never returns,
+// but it can still end a blocked call to NCCL.
 func decideWhileStuck(f *facts) step {
 	switch {
 	case f.haveKernelsEnded:

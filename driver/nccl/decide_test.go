@@ -18,8 +18,8 @@ func factsOf(words string) (f facts) {
 	}
 
 	f.hasForeignGraphs = f.hasForeignGraphs || f.hasForeignPlainKernels || f.hasForeignWindowKernels
-	f.mustKeepMemory = f.mustKeepMemory || f.hasStuckKernel
-	f.canAbortQuickly = !f.mustKeepMemory && !strings.Contains(words, "slow-abort")
+	f.closedStreamsMayRun = f.closedStreamsMayRun || f.hasStuckKernel
+	f.canAbortQuickly = !f.closedStreamsMayRun && !strings.Contains(words, "slow-abort")
 	return f
 }
 
@@ -36,7 +36,7 @@ func (f *facts) fields() []namedFact {
 		{"idle", &f.isIdle},
 		{"windows", &f.hasWindowKernels},
 		{"plain", &f.hasPlainKernels},
-		{"closed-streams-busy", &f.mustKeepMemory},
+		{"closed-streams-busy", &f.closedStreamsMayRun},
 		{"captured", &f.hasForeignGraphs},
 		{"captured-plain", &f.hasForeignPlainKernels},
 		{"captured-windows", &f.hasForeignWindowKernels},
@@ -52,7 +52,7 @@ func (f *facts) isPossible() bool {
 	case f.isIdle && f.hasWindowKernels,
 		(f.hasForeignPlainKernels || f.hasForeignWindowKernels) &&
 			(!f.hasForeignGraphs || f.hasBlockedCall),
-		f.hasStuckKernel && !f.mustKeepMemory, f.mustKeepMemory && f.canAbortQuickly:
+		f.hasStuckKernel && !f.closedStreamsMayRun, f.closedStreamsMayRun && f.canAbortQuickly:
 		return false
 	}
 
@@ -68,7 +68,8 @@ func (f *facts) successors(s step) []facts {
 	switch s {
 	case stepDrain:
 		timedOut := *f
-		timedOut.hasDrainTimedOut, timedOut.mustKeepMemory, timedOut.canAbortQuickly = true, true, false
+		timedOut.hasDrainTimedOut, timedOut.closedStreamsMayRun = true, true
+		timedOut.canAbortQuickly = false
 		return []facts{timedOut, idle}
 	case stepAbort:
 		next.hasAborted, idle.hasAborted = true, true
@@ -90,7 +91,7 @@ func (f *facts) successors(s step) []facts {
 	case stepAwaitDevice:
 		stuck := *f
 		stuck.hasStuckKernel = true
-		next.mustKeepMemory, next.canAbortQuickly = f.hasStuckKernel, !f.hasStuckKernel
+		next.closedStreamsMayRun, next.canAbortQuickly = f.hasStuckKernel, !f.hasStuckKernel
 		return []facts{next, stuck}
 	case stepFinish, stepAbandonStreams, stepKeepCommunicator:
 	}
@@ -258,7 +259,7 @@ func explore(t *testing.T, f facts, steps []step) {
 	for _, state := range f.successors(next) {
 		explore(t, state, steps)
 		if !state.hasStuckKernel { // a kernel of another group gets stuck
-			state.hasStuckKernel, state.mustKeepMemory, state.canAbortQuickly = true, true, false
+			state.hasStuckKernel, state.closedStreamsMayRun, state.canAbortQuickly = true, true, false
 			explore(t, state, steps)
 		}
 	}
@@ -278,7 +279,7 @@ func unsafeReason(f *facts, s step) string {
 		"the abort waits for a window kernel": s == stepAbort &&
 			f.hasWindowKernels && !f.hasBlockedCall,
 		"the abort waits for a graph's window kernel, although no work needs the abort": s == stepAbort &&
-			f.hasForeignWindowKernels && f.isIdle && !(f.hasPlainKernels && f.mustKeepMemory),
+			f.hasForeignWindowKernels && f.isIdle && !(f.hasPlainKernels && f.closedStreamsMayRun),
 		"the abort waits for another group's kernel": s == stepAbort && f.hasStuckKernel &&
 			!f.hasBlockedCall,
 		"waits for an abort that was not started": s == stepFinish && !f.hasAborted,

@@ -273,7 +273,12 @@ func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 	timedOut := false
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		err := c.stages.await(c.stages.memoryFreed, timedOut || gpu.Stuck.Load())
+		wait := c.stages.await
+		if timedOut || gpu.Stuck.Load() {
+			wait = c.stages.check
+		}
+
+		err := wait(c.stages.memoryFreed)
 		select {
 		case <-c.stages.allFreed:
 			err = c.teardown.result
@@ -359,10 +364,13 @@ func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 	return false
 }
 
-// releaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks. Otherwise, if
-// other memory is mapped at the same addresses, a new graph would use the old memory. Groups that
-// have failed are left out, because their abort unmaps everything. If isUnmapping is set, the
-// memory is unmapped even after an error, and groups whose NCCL may still map it fail.
+// NCCL maps memory outside windows on other ranks if a captured call uses it, and keeps it mapped
+// after the graph is destroyed. If other memory is mapped at the same address, calls in a new graph
+// would use the old memory.
+
+// releaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks, except in failed
+// groups, whose abort unmaps everything. The caller sets isUnmapping if it unmaps the memory even
+// after an error. Groups with an error then fail.
 func (d *Device) releaseCaptured(isUnmapping bool) error {
 	affected := slices.DeleteFunc(d.openCommunicators(), func(c *communicator) bool {
 		return !c.comm.mayMapCaptured.Load() || c.isClosing.Load() || c.plane.Cause() != nil
@@ -386,13 +394,16 @@ func (d *Device) releaseCaptured(isUnmapping bool) error {
 	var all sync.WaitGroup
 	for i, c := range affected {
 		all.Go(func() {
-			if errs[i] = err; err == nil {
-				errs[i] = releaseBeforeTimeout(c, address)
+			releaseErr := err
+			if err == nil {
+				releaseErr = releaseBeforeTimeout(c, address)
 			}
 
-			if errs[i] != nil && isUnmapping {
-				errs[i] = failReleasing(c, errs[i])
+			if releaseErr != nil && isUnmapping {
+				releaseErr = failReleasing(c, releaseErr)
 			}
+
+			errs[i] = releaseErr
 		})
 	}
 
@@ -400,15 +411,15 @@ func (d *Device) releaseCaptured(isUnmapping bool) error {
 	return errors.Join(errs...)
 }
 
-// releaseBeforeTimeout releases the memory of a group's destroyed graphs. If that takes longer than
-// the group's timeout, the group fails: NCCL may wait forever for a stopped rank. If the group is
-// suspended, Resume releases the memory before a new graph can use it.
+// releaseBeforeTimeout calls unmapCaptured of a group's communicator, after Resume if the group is
+// suspended: a kernel of a suspended communicator would destroy the CUDA context. If the call takes
+// longer than the group's timeout, perhaps because a rank is stopped, the group fails.
 func releaseBeforeTimeout(c *communicator, address uintptr) error {
 	released := make(chan error, 1)
 	go func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		release := func() error { return c.comm.releaseCaptured(c.cfg.Rank, address) }
+		release := func() error { return c.comm.unmapCaptured(c.cfg.Rank, address) }
 		switch {
 		case c.isClosing.Load() || c.plane.Cause() != nil:
 			released <- nil

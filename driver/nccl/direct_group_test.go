@@ -179,7 +179,7 @@ func (m *testRank) closeGroup() error {
 	c := m.group.(*communicator)
 	m.group = nil
 	errs = append(errs, c.Close())
-	if timeoutErr := c.stages.await(c.stages.allFreed, false); timeoutErr != nil {
+	if timeoutErr := c.stages.await(c.stages.allFreed); timeoutErr != nil {
 		return errors.Join(append(errs, timeoutErr)...)
 	}
 

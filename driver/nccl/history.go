@@ -8,67 +8,67 @@ import (
 	"symmem/internal/spin"
 )
 
-// history is a ring buffer of a group's last collectives. A ticket is the number of a collective in
-// the group, from 1. Writers hold communicator.mu. Readers are lock-free.
+// history contains a group's last calls. Each collective has a ticket, its number in the group from
+// 1. Messages have no ticket. Writers hold communicator.mu. Readers are lock-free.
 type history struct {
-	lastTicketAndOperation atomic.Uint64 // in the format of packTicketAndOperation
-	callCounts             [driver.Paths]atomic.Uint64
-	calls                  [historySize]atomic.Pointer[driver.Call] // at index ticket % historySize
+	last       atomic.Uint64 // the results of lastCall, packed by setLast
+	callCounts [driver.Paths]atomic.Uint64
+	calls      [historySize]atomic.Pointer[driver.Call] // at index ticket % historySize
 
-	launches direct.Launches // calls of direct kernels (symmem's own), which can report faults
+	launches direct.Launches // calls of symmem's own kernels, for their reports of faults
 }
 
 const operationBits = 8 // enough for every driver.Operation
 
 const historySize = 256 // a power of two, for a fast modulo
 
-// lastCall returns the ticket of the last collective, or 0, and the operation of the last call. The
-// last call may be a message, which has no ticket.
+// lastCall returns the last ticket, or 0, and the operation of the last collective or message.
 func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
 	const operationMask = 1<<operationBits - 1
-	packed := h.lastTicketAndOperation.Load()
+	packed := h.last.Load()
 	return packed >> operationBits, driver.Operation(packed & operationMask)
 }
 
-func packTicketAndOperation(ticket uint64, operation driver.Operation) uint64 {
-	return ticket<<operationBits | uint64(operation)
-}
-
-// recordCollective records a launch. A call that another library captures in a CUDA graph has
-// ticket 0. exchangeKernelCount counts the call's direct kernels that communicate between ranks.
+// recordCollective records a launch or, if ticket is 0, a call that another library captures.
+// exchangeKernelCount counts those of symmem's kernels that communicate between ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
-	// The lock excludes other writers, so this needs no atomic addition, which is slower.
-	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
+	h.count(call.Path)
 	if ticket != 0 {
 		spin.Publish(&h.calls[ticket%historySize], call)
-		spin.Publish64(&h.lastTicketAndOperation, packTicketAndOperation(ticket, call.Operation))
+		h.setLast(ticket, call.Operation)
 	}
 
-	if exchangeKernelCount == 0 {
-		return
-	}
-
-	if ticket == 0 {
+	switch {
+	case exchangeKernelCount == 0: // no kernel can report a fault
+	case ticket == 0:
 		h.launches.AddCaptured(call)
-		return
+	default:
+		h.launches.Add(call, ticket, exchangeKernelCount)
 	}
-
-	h.launches.Add(call, ticket, exchangeKernelCount)
 }
 
-// recordMessage returns the ticket of the last collective.
-func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
-	ticket, _ = h.lastCall()
-	h.callCounts[call.Path].Add(1)
-	h.lastTicketAndOperation.Store(packTicketAndOperation(ticket, call.Operation))
-	return ticket
+// recordMessage records a message and returns the last ticket.
+func (h *history) recordMessage(call *driver.Call) (lastTicket uint64) {
+	lastTicket, _ = h.lastCall()
+	h.count(call.Path)
+	h.setLast(lastTicket, call.Operation)
+	return lastTicket
 }
 
-// recordComparison records a ticket without a collective, used to compare captured calls.
+// recordComparison records the ticket for the comparison of a captured call.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.lastCall()
 	h.calls[ticket%historySize].Store(nil)
-	h.lastTicketAndOperation.Store(packTicketAndOperation(ticket, operation))
+	h.setLast(ticket, operation)
+}
+
+// count is faster than an atomic addition, which is not necessary with only one writer.
+func (h *history) count(path driver.Path) {
+	spin.Publish64(&h.callCounts[path], h.callCounts[path].Load()+1)
+}
+
+func (h *history) setLast(ticket uint64, operation driver.Operation) {
+	spin.Publish64(&h.last, ticket<<operationBits|uint64(operation))
 }
 
 // callOf returns the collective with the given ticket, or nil if the history does not contain it.
@@ -79,9 +79,8 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 	}
 
 	call := h.calls[ticket%historySize].Load()
-	// A writer stores the call before the ticket, so the next call may already be in the history.
 	lastTicket, _ = h.lastCall()
-	nextTicket := lastTicket + 1
+	nextTicket := lastTicket + 1 // a writer may have stored its call already
 	mayBeReplaced := nextTicket >= ticket+historySize
 	if mayBeReplaced {
 		return nil

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/stream"
@@ -32,11 +31,11 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 			return err
 		}
 
-		sample := c.runTimer.startSteps(&c.mu, prepared.runMeter, s)
+		sample := c.runTimer.startSteps(prepared.runMeter, s)
 		err = launchSteps(prepared, s, func(level *communicator, step *plan) error {
 			return level.launch(s, step)
 		})
-		c.runTimer.stopSteps(&c.mu, sample, s)
+		c.runTimer.stopSteps(sample, s)
 		return err
 	}
 
@@ -220,7 +219,7 @@ func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Drive
 	case c.direct.unavailableReason != "":
 		return queueTimed(&c.runTimer, p, s, gpu) // NCCL keeps its own calls in order
 	case s.Recording:
-		return c.queueRecorded(p, s, gpu)
+		return queueRecorded(c, p, s, gpu)
 	case s.Capture != nil:
 		return p.queue(s, gpu) // each launch of the graph is ordered as a whole
 	}
@@ -249,30 +248,47 @@ func queueTimed(t *runTimer, p *plan, s *stream.Stream, gpu *cuda.Driver) error 
 	return err
 }
 
-func (c *communicator) Record(target driver.Stream, p driver.Plan) error {
+func (c *communicator) Offer(call driver.Call) driver.Offer {
+	return &plan{Call: call, c: c, count: call.Count}
+}
+
+// List returns a plan that runs several plans together: as one group of NCCL calls or, on the
+// direct path (symmem's own kernels), as kernels that gather several tensors. It returns an error
+// if the plans are on different paths, or if they cannot run together.
+func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
+	list, err := newList(c, plans)
+	if err != nil {
+		return nil, err
+	}
+
+	return list, nil
+}
+
+// Record adds a call to the capture on a stream of another library.
+func (c *communicator) Record(target driver.Stream, prepared driver.Plan) error {
 	s, err := c.device.streams.Lookup(target)
 	if err != nil {
 		return err
 	}
 
-	prepared, ok := p.(*plan)
-	if !ok || prepared.c != c {
+	p, ok := prepared.(*plan)
+	if !ok || p.c != c {
 		return errors.New("recording a collective: the plan belongs to another group")
 	}
 
-	err = recordCall(c, s, prepared)
-	if err != nil || prepared.Path != driver.PathTwoLevel {
+	err = recordCall(c, s, p)
+	if err != nil || p.Path != driver.PathTwoLevel {
 		return err
 	}
 
-	return launchSteps(prepared, s, func(level *communicator, step *plan) error {
+	return launchSteps(p, s, func(level *communicator, step *plan) error {
 		return recordCall(level, s, step)
 	})
 }
 
-func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
-	if prepared.Operation.PointToPoint() {
-		return fmt.Errorf("recording %v in a capture of another library: %w", prepared.Operation,
+func recordCall(c *communicator, s *stream.Stream, p *plan) error {
+	if p.Operation.PointToPoint() {
+		return fmt.Errorf("recording %v in a capture of another library: %w", p.Operation,
 			driver.ErrUnsupported)
 	}
 
@@ -280,7 +296,7 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	defer s.Mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := cmp.Or(c.recorder.markCaptured(), errors.Join(s.CheckOpen(), c.Cause(), c.checkOpen()))
+	err := cmp.Or(c.recorder.begin(), errors.Join(s.CheckOpen(), c.Cause(), c.checkOpen()))
 	if err != nil {
 		return err
 	}
@@ -290,67 +306,35 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 		return err
 	}
 
-	prepared = prepared.copyAt(recording.NextPosition())
-	if err := c.recorder.compare(&prepared.Call, prepared.kernel != nil); err != nil {
-		return err
-	}
-
-	if prepared.usesNCCL() && prepared.Path != driver.PathWindow {
-		c.comm.mayMapCaptured.Store(true)
-	}
-
-	if err := c.device.gpu.Do(func() error {
-		return c.recorder.holdUsedObjects(s, prepared.useCounts(), prepared.Path, prepared.usesNCCL())
-	}); err != nil {
-		return fmt.Errorf("keeping the memory of a graph of another library: %w", err)
-	}
-
-	c.history.recordCollective(&prepared.Call, 0, prepared.exchangeKernelCount)
-	s.AddGroup(c.group)
-	s.Recording, c.recorder.currentRecording = true, recording
-	defer func() { s.Recording, c.recorder.currentRecording = false, nil }()
-	return c.enqueue(prepared, s)
-}
-
-// queueRecorded adds a call to a capture by the stream's owner. It requires s.Mu and c.mu.
-func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
-	return c.recorder.currentRecording.Launch(&c.direct.order, s, c.device.streams, func() error {
-		return p.queue(s, gpu)
-	})
-}
-
-func (c *communicator) Offer(call driver.Call) driver.Offer {
-	return &plan{Call: call, c: c, count: call.Count}
-}
-
-// List returns a plan that runs several plans together: as one group of NCCL calls or, on the
-// direct path, as kernels that gather several tensors. It returns an error if the plans are on
-// different paths, or if they cannot run together.
-func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
-	members, err := listMembers(c, plans)
-	if err != nil {
-		return nil, err
-	}
-
-	cache := members[0].cachedList
-	if cache != nil {
-		if list := cache.Load(); list != nil && slices.Equal(list.listedPlans, members) {
-			return list, nil
+	p = p.copyAt(recording.NextPosition())
+	if c.comparisonEnabled.Load() {
+		if err := c.comparer.compareCaptured(&p.Call, p.kernel != nil); err != nil {
+			return err
 		}
 	}
 
-	list := &plan{c: c, listedPlans: members, Call: driver.ListOf(plans)}
-	if list.Path != driver.PathDirect {
-		return list, nil
+	if p.usesNCCL() && p.Path != driver.PathWindow {
+		c.comm.mayMapCaptured.Store(true)
 	}
 
-	if err := prepareGather(list); err != nil {
-		return nil, err
+	err = c.device.gpu.Do(func() error {
+		return c.recorder.holdMemory(s, p.useCounts(), p.Path, p.usesNCCL())
+	})
+	if err != nil {
+		return fmt.Errorf("keeping the memory of a graph of another library: %w", err)
 	}
 
-	if cache != nil {
-		cache.Store(list)
-	}
+	const noTicket = 0
+	c.history.recordCollective(&p.Call, noTicket, p.exchangeKernelCount)
+	s.AddGroup(c.group)
+	s.Recording, c.recorder.currentRecording = true, recording
+	defer func() { s.Recording, c.recorder.currentRecording = false, nil }()
+	return c.enqueue(p, s)
+}
 
-	return list, nil
+// queueRecorded queues a call of recordCall. It requires s.Mu and c.mu.
+func queueRecorded(c *communicator, p *plan, s *stream.Stream, gpu *cuda.Driver) error {
+	return c.recorder.currentRecording.Launch(&c.direct.order, s, c.device.streams, func() error {
+		return p.queue(s, gpu)
+	})
 }

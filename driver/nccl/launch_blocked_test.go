@@ -127,7 +127,7 @@ func (r *testRank) useDuringLaunch(
 	launchResult := make(chan error, 1)
 	go func() { launchResult <- sum.launch(r.group, r.stream, driver.PathPlain) }()
 	comparer := &r.group.(*communicator).comparer
-	isComparing := func() bool { return comparer.comparedCall.Load() != nil }
+	isComparing := func() bool { return comparer.hostCall.Load() != nil }
 	if err := gpu.Poll(g.t.Context(), isComparing); err != nil {
 		close(mayLaunch)
 		return err

@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"fmt"
+	"slices"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/stream"
@@ -10,23 +11,47 @@ import (
 	"symmem/internal/nccl"
 )
 
-// A list is a plan that runs several plans together. For example, three AllReduce plans become one
-// NCCL group. On the direct path, which runs symmem's own kernels, a list can only gather tensors
-// from all ranks.
+// newList returns a plan that runs several plans together.
+func newList(c *communicator, plans []driver.Plan) (*plan, error) {
+	members, err := listMembers(c, plans)
+	if err != nil {
+		return nil, err
+	}
+
+	cache := members[0].cachedList
+	if cache != nil {
+		if list := cache.Load(); list != nil && slices.Equal(list.listedPlans, members) {
+			return list, nil
+		}
+	}
+
+	list := &plan{c: c, listedPlans: members, Call: driver.ListOf(plans)}
+	if list.Path != driver.PathDirect {
+		return list, nil
+	}
+
+	if err := prepareGather(list); err != nil {
+		return nil, err
+	}
+
+	if cache != nil {
+		cache.Store(list)
+	}
+
+	return list, nil
+}
 
 // listMembers converts the plans of a list, or returns an error if they cannot run together.
 func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
-	members := make([]*plan, len(plans))
-	for i, p := range plans {
+	members := make([]*plan, 0, len(plans))
+	for _, p := range plans {
 		member, ok := p.(*plan)
 		if !ok || member.c != c {
 			return nil, errForeignPlan
 		}
 
-		members[i] = member
-		hasSamePath := member.Path == members[0].Path
-		canRun := member.Path == driver.PathDirect || canGroup(member)
-		if !hasSamePath || !canRun {
+		members = append(members, member)
+		if member.Path != members[0].Path || !canList(member) {
 			return nil, fmt.Errorf("a list with %v on the %v path: %w", member.Operation, member.Path,
 				driver.ErrUnsupported)
 		}
@@ -35,27 +60,34 @@ func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 	return members, nil
 }
 
-// canGroup reports whether the plan's calls to NCCL can be part of a larger NCCL group.
-func canGroup(p *plan) bool {
-	return p.kernel == nil && p.parts == nil && p.listedPlans == nil &&
-		p.Path != driver.PathTwoLevel && !p.Operation.PointToPoint() && !p.hasFactor()
+func canList(p *plan) bool {
+	switch p.Path {
+	case driver.PathDirect:
+		return true // except for operations that prepareGather rejects
+	case driver.PathTwoLevel:
+		return false
+	}
+
+	isMessage := p.Operation.PointToPoint()
+	isList := p.listedPlans != nil
+	isOneGroup := p.parts == nil && !p.hasFactor() // a call to NCCL or one NCCL group of calls
+	return isOneGroup && !isMessage && !isList
 }
 
 // prepareGather prepares a list on the direct path. It returns ErrUnsupported unless all calls are
 // gathers.
 func prepareGather(p *plan) error {
+	launch := directLaunch(p)
+	launch.Symmetric = true
 	calls := make([]*driver.Call, len(p.listedPlans))
-	canAccessAllRanks := true // through the windows of the receive buffers
 	for i, member := range p.listedPlans {
 		calls[i] = &member.Call
-		window := member.ownWindow(member.RecvWindow)
-		if window == nil || !window.isMappedEverywhere {
-			canAccessAllRanks = false
+		w := member.ownWindow(member.RecvWindow)
+		if w == nil || !w.isMappedEverywhere {
+			launch.Symmetric = false // some rank cannot access all receive buffers
 		}
 	}
 
-	launch := directLaunch(p)
-	launch.Symmetric = canAccessAllRanks
 	work, err := kernels.ChooseRows(launch, calls)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
@@ -64,7 +96,7 @@ func prepareGather(p *plan) error {
 	return prepareSteps(p, work)
 }
 
-// queueList queues the calls of a list on NCCL's paths.
+// queueList queues a list that NCCL runs.
 func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	if len(p.c.cfg.Ranks) == 1 {
 		return copyMembers(p, s, gpu)
@@ -75,14 +107,13 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 		switch {
 		case member.singleCall.Prepared():
 			calls = append(calls, member.singleCall)
-		case member.guard != nil:
-			// Without the guard, the NCCL group could start before earlier work of the stream ends.
+		case member.guard != nil: // works around the defect nccl.EarlyStart
 			if err := member.guard(s.CUDA, gpu); err != nil {
 				return err
 			}
 
 			calls = append(calls, member.guardedCall)
-		default:
+		default: // a member without data has no calls
 			calls = append(calls, member.groupedCalls...)
 		}
 	}

@@ -14,12 +14,12 @@ import (
 	"symmem/internal/control"
 )
 
-// owner represents a group of ranks to streams and messages. The cause of a group is the error with
-// which it has failed. A ticket is the number of a collective in the group.
+// owner implements the methods that streams and messages need of their group. The plane stores the
+// group's cause: the error with which it has failed, or driver.ErrClosed.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
-	plane    control.Plane // connects the ranks outside NCCL, and stores the cause
+	plane    control.Plane // connects the ranks outside NCCL
 	history  *history
 	direct   *directPath // runs symmem's own kernels
 	faults   *faults
@@ -27,7 +27,7 @@ type owner struct {
 	recorder *recorder
 	teardown *teardown
 
-	waitPool sync.Pool // unused values of type *collectiveWait
+	waitPool sync.Pool // of *collectiveWait
 }
 
 var (
@@ -35,20 +35,20 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
-// Await waits until stream s is idle. ticket and operation describe the stream's last call of the
-// group. Errors other than the end of ctx make the group fail.
+// Await waits until stream s is idle. ticket is the number of the last collective, and operation
+// that of the last collective or message. Errors other than the end of ctx make the group fail.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
-	w, isReused := o.waitPool.Get().(*collectiveWait)
-	if !isReused {
+	w, ok := o.waitPool.Get().(*collectiveWait)
+	if ok {
+		w.planeWait.Ticket, w.planeWait.Operation = ticket, operation
+	} else {
 		w = o.faults.newCollectiveWait(ticket, operation)
 		w.planeWait.Done = w.isStreamIdle
 	}
 
 	w.stream = s
-	w.planeWait.Ticket = ticket
-	w.planeWait.Operation = operation
 	err := o.plane.Await(ctx, w.planeWait)
 	o.waitPool.Put(w)
 	if err != nil && o.plane.Cause() != nil {
@@ -60,15 +60,15 @@ func (o *owner) Await(
 
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// KernelFault makes the group fail, and returns the cause, if one of symmem's own kernels has
-// reported a fault.
+// KernelFault returns nil unless one of symmem's own kernels has reported a fault. A fault makes
+// the group fail, and its two-level group if there is one. KernelFault then returns the cause.
 func (o *owner) KernelFault() error {
 	cause := o.faults.checkKernels()
 	if cause == nil {
 		return nil
 	}
 
-	o.teardown.begin() // also makes a two-level group fail that uses this group
+	o.teardown.begin() // makes the two-level group fail
 	if twoLevelGroup := o.teardown.parent.Load(); twoLevelGroup != nil {
 		return twoLevelGroup.plane.Cause()
 	}
@@ -76,8 +76,8 @@ func (o *owner) KernelFault() error {
 	return cause
 }
 
-// UserGroup returns the group that the program has created, which may be a two-level group that
-// uses this group.
+// UserGroup returns the group that the program has created: the two-level group if this group is a
+// level of one, and otherwise this group.
 func (o *owner) UserGroup() stream.Group {
 	if twoLevelGroup := o.teardown.parent.Load(); twoLevelGroup != nil {
 		return twoLevelGroup.group
@@ -86,14 +86,14 @@ func (o *owner) UserGroup() stream.Group {
 	return o
 }
 
-// ReplayFault returns the cause if another library has captured calls of the group, and can replay
-// them at any time. If the group was closed without a failure, it returns nil.
+// ReplayFault returns the failure of a group whose calls another library has captured and may be
+// replaying, or nil.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
 	}
 
-	_ = o.faults.checkKernels() // a fault becomes the cause
+	_ = o.faults.checkKernels() // sets the cause after a fault
 	cause := o.plane.Cause()
 	if errors.Is(cause, driver.ErrClosed) {
 		return nil
@@ -102,11 +102,11 @@ func (o *owner) ReplayFault() error {
 	return cause
 }
 
-// RecordEvent records an event for which the group's next launches wait, if the group's latest
-// launch is on stream s. If s is abandoned, the next launches do not wait.
+// RecordEvent does nothing unless the group's latest launch is on stream s. It then records an
+// event for which the group's next launch waits, except if s is abandoned. The caller must hold
+// s.Mu.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
-	// The caller holds s.Mu, so no launch on s can follow this check.
 	if order.LatestStream() != s {
 		return nil
 	}
@@ -121,9 +121,9 @@ func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 
 const peerLossTimeout = 3 * time.Second // until a lost rank is noticed
 
-// CheckEndedEarly makes the group fail, and returns the cause, if a collective that needs all ranks
-// has ended before all have launched it. NCCL kernels end early if another rank aborts its
-// communicator, or exits and shares the GPU by CUDA's MPS.
+// CheckEndedEarly checks a collective that has ended. If it needs all ranks, but some rank has not
+// launched it, the group fails and CheckEndedEarly returns the cause. NCCL kernels end early if
+// another rank aborts its communicator, or if it exits and shares the GPU by CUDA's MPS.
 func (o *owner) CheckEndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
@@ -132,11 +132,10 @@ func (o *owner) CheckEndedEarly(ticket uint64) error {
 
 	ctx, cancel := context.WithTimeout(context.Background(), peerLossTimeout)
 	defer cancel()
-	hasFailed := func() bool {
+	_ = gpu.Poll(ctx, func() bool { // first wait for an error that names the lost rank
 		o.faults.checkPeers()
 		return o.plane.Cause() != nil
-	}
-	_ = gpu.Poll(ctx, hasFailed) // the error of a lost rank would explain more than the following one
+	})
 	if o.plane.Cause() == nil {
 		_ = o.plane.Fail(fmt.Errorf("collective %d of group %s has ended before all ranks have "+
 			"launched it", ticket, o.cfg.Name()))
@@ -151,13 +150,12 @@ func needsAllRanks(call *driver.Call) bool {
 		return false
 	}
 
-	// NCCL launches no kernel for a call without data, except for a Barrier.
+	// Without data, NCCL launches no kernel, except for a Barrier.
 	return call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
 }
 
 // isLaunchedByAll reports whether all ranks have launched an ended collective. Between machines, it
-// only checks that no rank has failed, because launches become known too late. A failed rank always
-// notifies the others before it aborts its kernels.
+// assumes this unless a rank has failed. Failed ranks notify the others before they abort kernels.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil { // on one machine
 		return announcements.AllSubmitted(ticket)

@@ -9,39 +9,32 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/internal/stream"
-	"symmem/internal/control"
 	"symmem/internal/cuda"
 )
 
-// recorder adds calls of a group to foreign graphs: CUDA graphs that another library, such as
-// PyTorch, captures and replays. Callers must hold the locks of the group and the stream.
+// recorder keeps track of a group's calls in foreign graphs: CUDA graphs that another library, such
+// as PyTorch, captures and replays. Callers must hold the locks of the group and the stream.
 type recorder struct {
-	gpu               *gpu.GPU
-	cfg               *driver.GroupConfig
-	plane             control.Plane // connects the ranks outside NCCL
-	comparisonEnabled *atomic.Bool  // ranks must compare their calls
-	history           *history
-	direct            *directPath // runs symmem's own kernels
-	busy              *stream.BusyStreams
-	faults            *faults
-	comparer          *comparer
+	gpu    *gpu.GPU
+	cfg    *driver.GroupConfig
+	busy   *stream.BusyStreams
+	faults *faults
 
-	wasCaptured atomic.Bool  // a foreign graph was captured, and can be replayed at any time
-	graphHolds  memory.Holds // keep the objects that foreign graphs use
+	wasCaptured atomic.Bool  // a call was recorded, and can be replayed at any time
+	graphHolds  memory.Holds // memory that foreign graphs use
 
 	capturedWindowKernels bool // a foreign graph has NCCL kernels that access windows
-	capturedPlainKernels  bool // a foreign graph has other NCCL kernels
+	capturedPlainKernels  bool // a foreign graph has NCCL kernels that access no windows
 
-	recordings       direct.Recordings // number the calls of each capture
-	currentRecording *direct.Recording // contains the call that is being recorded
+	recordings       direct.Recordings // the captures with calls of the group
+	currentRecording *direct.Recording // the capture during enqueue, or nil
 }
 
-// markCaptured must be called before a call is captured. It returns an error if the group has
-// failed or a kernel has reported a fault.
-func (r *recorder) markCaptured() error {
+// begin returns an error if a kernel has reported a fault.
+func (r *recorder) begin() error {
 	isFirst := !r.wasCaptured.Swap(true)
 	if isFirst {
-		r.busy.WakeWatcher() // the watcher now looks for faults in replays, too
+		r.busy.WakeWatcher() // the watcher then also looks for faults in replays
 	}
 
 	return r.faults.checkKernels()
@@ -73,24 +66,9 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
-// compare compares a call across ranks, unless symmem's own kernels will do so in each replay.
-func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
-	if !r.comparisonEnabled.Load() {
-		return nil
-	}
-
-	isOnOneMachine := r.direct.announcements != nil
-	if kernelsWillCompare && isOnOneMachine {
-		return nil
-	}
-
-	ticket := r.plane.Submit()
-	r.history.recordComparison(ticket)
-	return r.comparer.compareOverPlane(call, ticket)
-}
-
-// holdUsedObjects keeps the objects that a recorded call uses until its graph is destroyed.
-func (r *recorder) holdUsedObjects(
+// holdMemory keeps the memory that a call uses until its graph is destroyed. The CUDA context must
+// be current.
+func (r *recorder) holdMemory(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {
 	hold, err := r.graphHolds.GetOrBegin(s.CUDA)
@@ -98,18 +76,18 @@ func (r *recorder) holdUsedObjects(
 		return err
 	}
 
-	isCapturing := hold != nil
-	if !isCapturing {
+	hasCaptureEnded := hold == nil
+	if hasCaptureEnded {
 		return nil
 	}
 
 	hold.AddUses(used)
 	switch {
-	case !usesNCCL: // symmem's own kernels
+	case !usesNCCL:
 	case path == driver.PathWindow:
 		r.capturedWindowKernels = true
 	default:
-		hold.AddPlainUses(used)
+		hold.AddPlainUses(used) // NCCL may map the memory on other ranks
 		r.capturedPlainKernels = true
 	}
 

@@ -44,7 +44,7 @@ type registrar struct {
 
 func (r *registrar) register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
-) (driver.Window, error) {
+) (*window, error) {
 	w, err := r.registerOnce(ctx, key, s)
 	if err == nil {
 		return w, nil
@@ -91,12 +91,8 @@ func (r *registrar) registerOnce(
 		return w, err
 	}
 
-	err = cmp.Or(shareErr, w.mapPeers(ctx, sharedSegments))
-	w.isMappedHere = err == nil
-	if err != nil && !errors.Is(err, errNotShared) {
-		w.mapErrorText = err.Error()
-	}
-
+	mapErr := w.mapPeers(ctx, sharedSegments)
+	w.noteMapResult(cmp.Or(shareErr, mapErr))
 	if err := r.exchangeResults(ctx, w); err != nil {
 		return nil, err
 	}

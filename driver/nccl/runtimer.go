@@ -12,23 +12,33 @@ import (
 
 // runTimer measures how long calls run on the GPU, including waits for other ranks. start and stop
 // record CUDA events before and after a call. collect adds the time between them to a driver.Meter.
-// The group's lock guards a runTimer. Methods with a *cuda.Driver need a current CUDA context.
+// Methods with a *cuda.Driver need a current CUDA context and the group's lock.
 type runTimer struct {
-	gpu             *gpu.GPU
-	samples         [16]runSample // while all are in use, further calls are not timed
-	unfinishedCount atomic.Int32  // samples in use; may be read without the lock
-	isClosed        bool
+	gpu *gpu.GPU
+	mu  *groupLock
+
+	samples   [16]runSample // while all are in use, further calls are not timed
+	usedCount atomic.Int32  // samples in use; changed only with the lock
+	isClosed  bool
 }
 
 // runSample measures one call.
 type runSample struct {
-	begin, end cuda.Event    // created on first use, and then kept for other calls
-	meter      *driver.Meter // receives the time, or is nil while the sample is unused
-	hasEnd     bool          // end has been recorded
+	begin, end cuda.Event // created on first use, and then kept for other calls
+	state      sampleState
+	meter      *driver.Meter // receives the time
 }
 
+type sampleState int
+
+const (
+	sampleUnused  sampleState = iota
+	sampleStarted             // begin has been recorded
+	sampleStopped             // end has been recorded
+)
+
 // start begins the measurement of a call. The caller must pass the result to stop after the call.
-// The result is nil if the meter does not select the call, all samples are in use, or CUDA fails.
+// The result is nil if the meter skips the call, all samples are in use, or CUDA fails.
 func (t *runTimer) start(
 	meter *driver.Meter, cudaStream cuda.Stream, api *cuda.Driver,
 ) *runSample {
@@ -42,7 +52,7 @@ func (t *runTimer) start(
 		return nil
 	}
 
-	if sample.createEvents(api) != nil { // the call runs without a measurement
+	if sample.createEvents(api) != nil {
 		return nil
 	}
 
@@ -50,20 +60,19 @@ func (t *runTimer) start(
 		return nil
 	}
 
-	sample.meter = meter
-	sample.hasEnd = false
-	t.unfinishedCount.Add(1)
+	sample.meter, sample.state = meter, sampleStarted
+	t.usedCount.Add(1)
 	return sample
 }
 
-// findUnused returns the first unused sample, or nil if there is none or t is closed.
+// findUnused returns an unused sample, or nil if there is none or t is closed.
 func (t *runTimer) findUnused() *runSample {
 	if t.isClosed {
 		return nil
 	}
 
 	for i := range t.samples {
-		if t.samples[i].meter == nil {
+		if t.samples[i].state == sampleUnused {
 			return &t.samples[i]
 		}
 	}
@@ -72,14 +81,14 @@ func (t *runTimer) findUnused() *runSample {
 }
 
 func (sample *runSample) createEvents(api *cuda.Driver) (err error) {
-	const timingFlags = 0 // a flag would disable the timing
+	const noFlags = 0 // so that the events measure times
 	for _, event := range []*cuda.Event{&sample.begin, &sample.end} {
 		isCreated := *event != 0
 		if isCreated {
 			continue
 		}
 
-		if *event, err = api.EventCreate(timingFlags); err != nil {
+		if *event, err = api.EventCreate(noFlags); err != nil {
 			return err
 		}
 	}
@@ -89,7 +98,7 @@ func (sample *runSample) createEvents(api *cuda.Driver) (err error) {
 
 // stop marks the end of a call. sample is the result of start, which may be nil.
 func (t *runTimer) stop(sample *runSample, cudaStream cuda.Stream, api *cuda.Driver) {
-	if sample == nil || sample.meter == nil { // not timed, or discarded by close
+	if sample == nil || sample.state == sampleUnused { // not timed, or discarded by close
 		return
 	}
 
@@ -98,33 +107,33 @@ func (t *runTimer) stop(sample *runSample, cudaStream cuda.Stream, api *cuda.Dri
 		return
 	}
 
-	sample.hasEnd = true
+	sample.state = sampleStopped
 }
 
 // discard makes the sample unused, but keeps its events.
 func (t *runTimer) discard(sample *runSample) {
-	if sample.meter != nil {
-		sample.meter = nil
-		t.unfinishedCount.Add(-1)
+	if sample.state != sampleUnused {
+		sample.meter, sample.state = nil, sampleUnused
+		t.usedCount.Add(-1)
 	}
 }
 
 // collect adds the run times of ended calls to their meters, and discards the samples.
 func (t *runTimer) collect(api *cuda.Driver) {
-	if t.unfinishedCount.Load() == 0 {
+	if t.usedCount.Load() == 0 {
 		return
 	}
 
 	for i := range t.samples {
 		sample := &t.samples[i]
-		if !sample.hasEnd || sample.meter == nil {
+		if sample.state != sampleStopped {
 			continue
 		}
 
 		hasEnded, queryErr := api.EventQuery(sample.end)
 		isRunning := queryErr == nil && !hasEnded
-		isProhibited := errors.Is(queryErr, cuda.ErrCaptureUnsupported) // by a capture in global mode
-		if isRunning || isProhibited {
+		isCapturing := errors.Is(queryErr, cuda.ErrCaptureUnsupported) // in global mode: query later
+		if isRunning || isCapturing {
 			continue
 		}
 
@@ -133,41 +142,39 @@ func (t *runTimer) collect(api *cuda.Driver) {
 			sample.meter.Add(duration)
 		}
 
-		t.discard(sample) // even after an error
+		t.discard(sample)
 	}
 }
 
-// collectUnlessBusy calls collect unless another goroutine holds mu, the group's lock.
-func (t *runTimer) collectUnlessBusy(mu *groupLock) {
-	if t.unfinishedCount.Load() == 0 {
+// collectUnlessBusy calls collect unless another goroutine holds the group's lock.
+func (t *runTimer) collectUnlessBusy() {
+	if t.usedCount.Load() == 0 {
 		return
 	}
 
-	if !mu.TryLock() {
+	if !t.mu.TryLock() {
 		return
 	}
 
-	defer mu.Unlock()
+	defer t.mu.Unlock()
 	_ = t.gpu.With(func(api *cuda.Driver) error {
 		t.collect(api)
 		return nil
 	})
 }
 
-// startSteps is like start, but for a call of a two-level group, which runs in steps: as calls of
-// other groups. It takes the locks of the stream and the group. Calls on closed or capturing
-// streams are not timed.
-func (t *runTimer) startSteps(
-	mu *groupLock, meter *driver.Meter, s *stream.Stream,
-) (sample *runSample) {
+// startSteps is like start, but locks the stream and the group. It is used for a call of a
+// two-level group, whose steps are calls of other groups. Calls on closed or capturing streams are
+// not timed.
+func (t *runTimer) startSteps(meter *driver.Meter, s *stream.Stream) (sample *runSample) {
 	if meter == nil {
 		return nil
 	}
 
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	mu.Lock()
-	defer mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if s.Closed() || s.Capture != nil {
 		return nil
 	}
@@ -179,16 +186,16 @@ func (t *runTimer) startSteps(
 	return sample
 }
 
-// stopSteps is like stop, but takes the locks of the stream and the group.
-func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream) {
+// stopSteps is stop for a sample of startSteps.
+func (t *runTimer) stopSteps(sample *runSample, s *stream.Stream) {
 	if sample == nil {
 		return
 	}
 
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	mu.Lock()
-	defer mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if s.Closed() || s.Capture != nil {
 		t.discard(sample)
 		return
@@ -203,7 +210,7 @@ func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream)
 // close collects the last times and destroys the events. The caller must hold the group's lock.
 func (t *runTimer) close() error {
 	t.isClosed = true
-	hasEvents := t.samples[0].begin != 0 // because findUnused prefers the first sample
+	hasEvents := t.samples[0].begin != 0 // samples are used in their order
 	if !hasEvents {
 		return nil
 	}

@@ -115,7 +115,7 @@ func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 			const anySize = 1
 			meter := timers[i].Meter(anySize)
 			for range 2 { // a CallTimer skips its first call
-				sample := c.runTimer.startSteps(&c.mu, &meter, timedStream)
+				sample := c.runTimer.startSteps(&meter, timedStream)
 				if sample != nil {
 					started = append(started, sample)
 				}
@@ -127,15 +127,15 @@ func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 		}
 
 		for _, sample := range started {
-			c.runTimer.stopSteps(&c.mu, sample, timedStream)
+			c.runTimer.stopSteps(sample, timedStream)
 		}
 
 		if err := r.stream.Synchronize(t.Context()); err != nil {
 			return err
 		}
 
-		c.runTimer.collectUnlessBusy(&c.mu)
-		if n := c.runTimer.unfinishedCount.Load(); n != 0 {
+		c.runTimer.collectUnlessBusy()
+		if n := c.runTimer.usedCount.Load(); n != 0 {
 			return failuref("%d samples are in use after the calls, want none", n)
 		}
 

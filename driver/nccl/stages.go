@@ -11,59 +11,60 @@ import (
 	"symmem/internal/ranked"
 )
 
-// stages announces the progress of a teardown, which frees a failed or closed group in the
-// background. Each channel is closed when its event occurs.
+// stages contains channels, which are closed when the teardown of a failed or closed group reaches
+// a stage, or when another event occurs.
 type stages struct {
 	gpu   *gpu.GPU
 	cfg   *driver.GroupConfig
-	plane control.Plane // its Cause is the error that has ended the group
+	plane control.Plane // its Cause is driver.ErrClosed, or the failure of the group
 
-	// The teardown closes the following channels, usually in this order.
+	// The teardown closes the following channels.
 
-	groupEnded chan struct{} // the group has failed or has been closed
-	// kernelsEnded means that kernels have exited and NCCL has released the windows, or that the
-	// teardown has given up on either.
-	kernelsEnded chan struct{}
-	memoryFreed  chan struct{} // only graphs of other libraries still use memory
-	allFreed     chan struct{} // NCCL's communicator has been freed, too
+	groupEnded   chan struct{} // the group has failed or has been closed
+	kernelsEnded chan struct{} // the teardown no longer waits for kernels that use windows
+	memoryFreed  chan struct{} // the teardown now waits only for graphs of other libraries
+	allFreed     chan struct{} // the teardown has ended
+
+	// Other functions close the following channels.
 
 	rankLost     chan struct{} // a rank has died, so calls to NCCL may never return
 	noteRankLost func()        // closes rankLost once
 
-	// closed is closed by Close. Until then, even in a failed group, the program's kernels may access
-	// memory of other ranks.
-	closed     chan struct{}
-	noteClosed func() // closes closed once
+	closeCalled     chan struct{} // the program has called Close
+	noteCloseCalled func()        // closes closeCalled once
 }
 
 func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages {
 	rankLost := make(chan struct{})
-	closed := make(chan struct{})
+	closeCalled := make(chan struct{})
 	return stages{
 		gpu: g, cfg: cfg, plane: plane,
 		groupEnded: make(chan struct{}), kernelsEnded: make(chan struct{}),
 		memoryFreed: make(chan struct{}), allFreed: make(chan struct{}),
 		rankLost: rankLost, noteRankLost: sync.OnceFunc(func() { close(rankLost) }),
-		closed: closed, noteClosed: sync.OnceFunc(func() { close(closed) }),
+		closeCalled: closeCalled, noteCloseCalled: sync.OnceFunc(func() { close(closeCalled) }),
 	}
 }
 
-// await waits until stage, one of the channels of s, is closed. After a time limit, it returns a
-// TimeoutError. If checkOnly is set, it does not wait.
-func (s *stages) await(stage chan struct{}, checkOnly bool) error {
-	var limit time.Duration
-	if !checkOnly {
-		limit = s.waitLimit(stage)
-	}
-
-	select { // with a limit of 0, the select below could prefer the timer to a closed stage
+// check returns nil if stage, one of the channels of s, is closed, and otherwise a TimeoutError.
+func (s *stages) check(stage chan struct{}) error {
+	select {
 	case <-stage:
 		return nil
 	default:
+		return s.timeoutError(time.Now())
+	}
+}
+
+// await waits until stage is closed. After a time limit, it returns a TimeoutError.
+func (s *stages) await(stage chan struct{}) error {
+	limit := s.waitLimit(stage)
+	begin := time.Now()
+	if s.check(stage) == nil {
+		return nil
 	}
 
 	ranked.AssertMayWait()
-	begin := time.Now()
 	rankLost := s.rankLost
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -76,25 +77,29 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 			remaining := limit - time.Since(begin)
 			timer.Reset(min(remaining, gpu.KernelEndTimeout))
 		case <-timer.C:
-			return &driver.TimeoutError{
-				InCall: "ending NCCL's communicator of group " + s.cfg.Name(),
-				Waited: time.Since(begin).Round(time.Millisecond),
-			}
+			return s.timeoutError(begin)
 		}
+	}
+}
+
+func (s *stages) timeoutError(begin time.Time) error {
+	return &driver.TimeoutError{
+		InCall: "ending NCCL's communicator of group " + s.cfg.Name(),
+		Waited: time.Since(begin).Round(time.Millisecond),
 	}
 }
 
 // waitLimit returns how long await waits if no rank is lost.
 func (s *stages) waitLimit(stage chan struct{}) time.Duration {
-	const kernelWaits = 4 // enough for a teardown, which can wait for kernels several times
-	limit := kernelWaits * gpu.KernelEndTimeout
+	const maxKernelWaits = 4 // of a teardown
+	limit := maxKernelWaits * gpu.KernelEndTimeout
 	isClosed := errors.Is(s.plane.Cause(), driver.ErrClosed)
 	switch {
-	case stage == s.memoryFreed && s.gpu.MustKeepMemory(): // unfinished work prevents this stage
+	case stage == s.memoryFreed && s.gpu.MustKeepMemory(): // the teardown may never free memory
 		return gpu.KernelEndTimeout
-	case isClosed: // slow ranks may still complete their work
+	case isClosed: // without a failure, so slow ranks may still complete their work
 		return max(limit, s.cfg.Timeout.Get())
-	default: // a failed group reaches a stage soon or never
+	default:
 		return limit
 	}
 }

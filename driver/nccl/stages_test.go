@@ -34,7 +34,7 @@ func TestCloseWaitsBrieflyForLostRanks(t *testing.T) {
 			gpu: c.gpu, cfg: &c.cfg, plane: closedPlane{c.plane}, rankLost: c.stages.rankLost,
 			memoryFreed: make(chan struct{}),
 		}
-		err := closed.await(closed.memoryFreed, false)
+		err := closed.await(closed.memoryFreed)
 		var timeoutErr *driver.TimeoutError
 		if !errors.As(err, &timeoutErr) || timeoutErr.Waited >= timeout {
 			return failuref("await = %v, want a TimeoutError long before %v", err, timeout)

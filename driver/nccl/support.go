@@ -7,37 +7,37 @@ import (
 	"symmem/internal/nccl"
 )
 
-// windowSupport determines which calls have a window kernel, an NCCL kernel that accesses memory
-// registered by all ranks. For example, NCCL 2.29 has a window kernel for a ReduceScatter that sums
-// Float32 values, but not for a ReduceScatter that averages, and not for Broadcast.
+// windowSupport determines which calls have a window kernel. Window kernels are NCCL kernels that
+// access windows, memory registered by all ranks. For example, NCCL 2.29 has a window kernel for a
+// ReduceScatter that sums Float32 values, but none for averages or for Broadcast.
 type windowSupport struct {
 	noWindowsReason  string // why no call has a window kernel, or ""
 	hasAverageKernel bool   // for ReduceScatter with Avg
-	hasShiftedLoads  bool   // misaligned input gives wrong results: the defect nccl.ShiftedLoads
-	rank             int    // this rank in the group; all other fields are equal on all ranks
+	hasShiftedLoads  bool   // the defect nccl.ShiftedLoads: wrong results after misaligned input
+	rank             int    // this rank in the group
 	machines         int    // number of machines of the group
 }
 
 const firstAverageVersion = 23003 // NCCL 2.30.3 has the first window kernel for averages
 
-// newWindowSupport returns the windowSupport of a group. major is the major compute capability of
-// the GPUs.
+// newWindowSupport returns the windowSupport of a group. computeCapability is the major number.
 func newWindowSupport(
-	library *nccl.Library, major int, group *driver.GroupConfig, machines int,
+	library *nccl.Library, computeCapability int, group *driver.GroupConfig, machines int,
 ) windowSupport {
-	versionCode, version := library.Version()
+	versionCode, versionText := library.Version()
 	s := windowSupport{
 		hasAverageKernel: versionCode >= firstAverageVersion,
-		hasShiftedLoads:  nccl.ShiftedLoads.Affects(versionCode, major),
+		hasShiftedLoads:  nccl.ShiftedLoads.Affects(versionCode, computeCapability),
 		rank:             group.Rank,
 		machines:         machines,
 	}
 	switch {
 	case !library.HasWindows():
-		s.noWindowsReason = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required", version)
-	case machines > 1 && nccl.MachinesWithoutWindows.Affects(versionCode, major):
+		s.noWindowsReason = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required",
+			versionText)
+	case machines > 1 && nccl.MachinesWithoutWindows.Affects(versionCode, computeCapability):
 		s.noWindowsReason = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels "+
-			"only for groups on one machine", machines, version)
+			"only for groups on one machine", machines, versionText)
 	case len(group.Ranks) == 1:
 		s.noWindowsReason = "the group has one rank"
 	}
@@ -45,22 +45,21 @@ func newWindowSupport(
 	return s
 }
 
-// disable sets noWindowsReason after NCCL has registered no window on a rank. An earlier reason
+// disable sets noWindowsReason because NCCL cannot register windows on a rank. An earlier reason
 // remains.
 func (s *windowSupport) disable(rank int, version string) {
 	if s.noWindowsReason != "" {
 		return
 	}
 
-	explanation := "for this group (symmem doctor explains why)"
-	if s.machines > 1 {
-		explanation = fmt.Sprintf("for this group on %d machines, because they need GIN, "+
-			"communication that kernels start (symmem doctor, started by the same launcher, explains "+
-			"why)", s.machines)
-	}
-
 	s.noWindowsReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no window "+
-		"kernels %s", version, rank, explanation)
+		"kernels for this group", version, rank)
+	if s.machines > 1 {
+		s.noWindowsReason += fmt.Sprintf(" on %d machines, because they need GIN, communication that "+
+			"kernels start (symmem doctor, started by the same launcher, explains why)", s.machines)
+	} else {
+		s.noWindowsReason += " (symmem doctor explains why)"
+	}
 }
 
 // unsupportedReason returns why the call has no window kernel, or "".
@@ -77,20 +76,20 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	case driver.AllGather:
 		return "" // NCCL has window kernels for any data type
 	case driver.AllReduce, driver.ReduceScatter:
-		return s.unsupportedReduction(call)
+		return s.unsupportedReductionReason(call)
 	default:
 		return fmt.Sprintf("NCCL has no window kernel for %v", call.Operation)
 	}
 }
 
-func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
+func (s *windowSupport) unsupportedReductionReason(call *driver.Call) string {
 	hasType := call.DataType == driver.Float32 || call.DataType == driver.Float16 ||
 		call.DataType == driver.BFloat16
 	if !hasType {
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
 
-	// NCCL does not use the kernel in AllReduce, because of the defect nccl.AverageWithoutKernel.
+	// In AllReduce, NCCL has the defect nccl.AverageWithoutKernel.
 	canAverage := s.hasAverageKernel && call.Operation == driver.ReduceScatter
 	isSupported := call.ReduceOp == driver.Sum || (call.ReduceOp == driver.Avg && canAverage)
 	if !isSupported {
@@ -108,17 +107,15 @@ func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 		return false
 	}
 
-	input := call.Send
-	hasPartPerRank := false // each rank reads a different part of the input
+	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
 	switch {
 	case call.Operation == driver.AllGather && call.InPlace(s.rank):
-		input = call.Recv
-		hasPartPerRank = true
+		// The input of each rank is its part of the receive buffer.
+		return call.Recv%inputAlignment != 0 || partBytes%inputAlignment != 0
 	case call.Operation == driver.ReduceScatter:
-		hasPartPerRank = true
+		// Each rank reads its part of the send buffer.
+		return call.Send%inputAlignment != 0 || partBytes%inputAlignment != 0
+	default:
+		return call.Send%inputAlignment != 0
 	}
-
-	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
-	arePartsMisaligned := hasPartPerRank && partBytes%inputAlignment != 0
-	return input%inputAlignment != 0 || arePartsMisaligned
 }

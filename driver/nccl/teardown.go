@@ -126,8 +126,6 @@ func (t *teardown) run() {
 	t.closeMemoryFreed()
 }
 
-// collectFacts returns what decideStep must know. Fields that need the lock stay false if a blocked
-// call holds it.
 func (t *teardown) collectFacts() facts {
 	f := facts{progress: t.progress, hasStuckKernel: gpu.Stuck.Load()}
 	isLocked := t.tryLock()
@@ -139,16 +137,16 @@ func (t *teardown) collectFacts() facts {
 		t.mu.Unlock()
 	}
 
-	f.isIdle = t.busy.AllIdle() // first, because it may clear the flags WindowKernels and OtherKernels
+	f.isIdle = t.busy.AllIdle() // may clear WindowKernels and OtherKernels
 	f.hasWindowKernels = t.busy.WindowKernels.Load()
 	f.hasPlainKernels = t.busy.OtherKernels.Load()
-	f.mustKeepMemory = t.gpu.MustKeepMemory()
-	f.canAbortQuickly = !f.mustKeepMemory && !t.otherGroupsUseWindows()
+	f.closedStreamsMayRun = t.gpu.MustKeepMemory()
+	f.canAbortQuickly = !f.closedStreamsMayRun && !t.otherGroupsUseWindows()
 	return f
 }
 
-// tryLock locks the communicator's mu, or returns false after a time limit. The limit is long
-// enough for all holders of mu except a call to NCCL that waits for another rank.
+// tryLock locks the communicator's mu, or returns false after a time limit. Only calls to NCCL that
+// wait for another rank hold mu longer.
 func (t *teardown) tryLock() bool {
 	limit := gpu.KernelEndTimeout / 10
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -233,11 +231,11 @@ func (t *teardown) abort() {
 
 	if t.haveKernelsEnded {
 		t.mu.Lock() // waits for the end of a deregistration
-		t.comm.isAborting.Store(true)
+		t.comm.isFreeing.Store(true)
 		t.mu.Unlock()
 	} else {
 		// A blocked call, which only the abort ends, may hold the lock.
-		t.comm.isAborting.Store(true)
+		t.comm.isFreeing.Store(true)
 		// The abort ends kernels, so drain again.
 		t.hasDrainTimedOut = false
 		t.drainError = nil
@@ -270,7 +268,7 @@ func (t *teardown) peersMayNeedData() bool {
 // group, so freeDirectMemory waits for that.
 func (t *teardown) freeDirectMemory() error {
 	if t.registrar.programHasPeerAddresses.Load() {
-		<-t.stages.closed
+		<-t.stages.closeCalled
 	}
 
 	t.mu.Lock()

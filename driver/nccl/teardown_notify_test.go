@@ -55,7 +55,7 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 		c := r.group.(*communicator)
 		var hasWaited, wasAborting atomic.Bool
 		c.teardown.plane = &hookedPlane{Plane: c.plane, onWait: func() {
-			wasAborting.Store(c.comm.isAborting.Load())
+			wasAborting.Store(c.comm.isFreeing.Load())
 			hasWaited.Store(true)
 		}}
 		c.SetCheck(false) // otherwise Launch would wait for rank 1

@@ -117,7 +117,7 @@ func (w *watcher) watchWork(check workCheck) {
 		isFinished := !hasLaunched && w.stopWatchingIfIdle()
 		isFull := !hasLaunched || checkCount%checksPerFullCheck == 0
 		if isFull {
-			w.runTimer.collectUnlessBusy(w.mu)
+			w.runTimer.collectUnlessBusy()
 		}
 
 		var err error
@@ -229,7 +229,7 @@ func (w *watcher) examine(e *examinedCollective) error {
 
 	// A launch may be waiting until its call has been compared with those of other ranks. Until then,
 	// only look for different calls.
-	if call := w.comparer.comparedCall.Load(); call != nil {
+	if call := w.comparer.hostCall.Load(); call != nil {
 		lastTicket, _ := w.history.lastCall()
 		return e.delayError(w.faults.findMismatch(call, lastTicket))
 	}

@@ -51,7 +51,8 @@ type window struct {
 	isUnmapped atomic.Bool
 }
 
-// windowSuspension is the state of a window between Suspend and Resume.
+// windowSuspension is the state of a window between Suspend and Resume. The peers' segments are
+// not mapped in this state, but their addresses stay reserved.
 type windowSuspension struct {
 	isActive     bool // Suspend has been called, and Resume has not
 	mustRegister bool // Resume must register the window with NCCL
@@ -102,6 +103,15 @@ func (w *window) mapPeers(ctx context.Context, messages [][]byte) error {
 	}
 
 	return nil
+}
+
+// noteMapResult stores the result of mapPeers for exchangeResults.
+func (w *window) noteMapResult(err error) {
+	w.isMappedHere = err == nil
+	w.mapErrorText = ""
+	if err != nil && !errors.Is(err, errNotShared) { // errNotShared is due to another rank
+		w.mapErrorText = err.Error()
+	}
 }
 
 // mapPeer maps the segment of the peer with the given group rank, and returns its address. The peer
@@ -246,8 +256,7 @@ func (w *window) deregisterSelf() error {
 	r := w.registrar
 	hasGroupEnded := r.plane.Cause() != nil
 	if hasGroupEnded {
-		const checkOnly = false // wait until the teardown has deregistered the window from NCCL
-		err := r.stages.await(r.stages.kernelsEnded, checkOnly)
+		err := r.stages.await(r.stages.kernelsEnded) // the teardown deregisters the window from NCCL
 		if err != nil || w.deferIfUsed() {
 			return err
 		}

@@ -10,26 +10,18 @@ import (
 	"symmem/internal/control"
 )
 
-// A window consists of a segment of GPU memory on each rank. A rank maps the segments of its peers,
-// and may register the window with NCCL. Suspend unmaps and deregisters the window, so that the
-// segments can be freed. Their addresses stay reserved until Resume.
-//
-// In a group on several machines, a window can have a machineWindow, which is a second window for
-// the segments on this machine. Both windows are suspended and resumed together.
-
 var (
 	_ driver.SuspendableWindow       = (*window)(nil)
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// PrepareSuspend returns ErrBusy if the window cannot be suspended. NCCL kernels in a CUDA graph
-// that access windows use data that NCCL frees at deregistration.
+// PrepareSuspend returns ErrBusy if the window is registered with NCCL and a graph contains window
+// kernels, because these use data that NCCL frees at deregistration.
 func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	isRegistered := w.handle != 0 // with NCCL
-	if isRegistered && r.hasWindowGraphs() {
+	if w.handle != 0 && r.hasWindowGraphs() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
 			driver.ErrBusy)
@@ -38,17 +30,19 @@ func (w *window) PrepareSuspend() error {
 	return nil
 }
 
+// Suspend deregisters the window from NCCL and unmaps the peers' segments.
 func (w *window) Suspend() error {
 	if w.machineWindow == nil {
 		return w.suspendSelf()
 	}
 
-	machineErr := w.machineWindow.Suspend()
+	machineErr := w.machineWindow.suspendSelf()
 	selfErr := w.suspendSelf()
 	return errors.Join(machineErr, selfErr)
 }
 
-// suspendSelf suspends w without its machineWindow, unless the group has failed and frees w.
+// suspendSelf is Suspend without the machineWindow. It does nothing in a failed group, whose
+// teardown frees the window.
 func (w *window) suspendSelf() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -91,14 +85,13 @@ func (w *window) resumeBoth(ctx context.Context) error {
 	return w.agreeOnMachineWindow(ctx)
 }
 
-// resumeSelf resumes w without its machineWindow. It shares this rank's segment, registers the
-// window and maps the segments of the peers. It fails if a window that all ranks had mapped is not
-// mapped on all ranks again.
+// resumeSelf is Resume without the machineWindow. It fails if all ranks had mapped the window, but
+// some rank cannot map it again.
 func (w *window) resumeSelf(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
 	defer shared.Withdraw()
-	sharedSegments, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, w.key,
+	segments, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, w.key,
 		w.segment.Bytes(), shared.Encode())
 	if err != nil {
 		return err
@@ -110,10 +103,10 @@ func (w *window) resumeSelf(ctx context.Context) error {
 		}
 	}
 
-	mapErr := w.mapAgain(ctx, sharedSegments) // even after shareErr, to end the suspension
+	mapErr := w.endSuspension(ctx, segments)
 	w.noteMapResult(cmp.Or(shareErr, mapErr))
 	wasMappedEverywhere := w.isMappedEverywhere
-	if err := r.exchangeResults(ctx, w); err != nil { // updates isMappedEverywhere
+	if err := r.exchangeResults(ctx, w); err != nil { // otherwise, it has set isMappedEverywhere
 		return err
 	}
 
@@ -124,34 +117,23 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	return nil
 }
 
-// mapAgain ends the suspension, and maps the segments of other ranks at their old addresses. In a
-// failed group, it does neither and returns the cause.
-func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
+// endSuspension maps the segments of other ranks at their old addresses. The suspension ends even
+// if that fails. In a failed group, endSuspension only returns the cause.
+func (w *window) endSuspension(ctx context.Context, segments [][]byte) error {
 	r := w.registrar
-	r.mu.Lock() // the teardown of a failed group needs this lock to free the addresses
+	r.mu.Lock() // so that the teardown does not free the addresses meanwhile
 	defer r.mu.Unlock()
 	if cause := r.plane.Cause(); cause != nil {
 		return cause
 	}
 
 	w.isUnmapped.Store(false)
-	err := w.mapPeers(ctx, sharedSegments)
-	hasAddresses := len(w.addresses) > 0
-	if err != nil && hasAddresses {
-		unmapErr := w.unmapPeers()
+	err := w.mapPeers(ctx, segments)
+	if err != nil && len(w.addresses) > 0 {
+		unmapErr := w.unmapPeers() // frees the reserved addresses
 		err = errors.Join(err, unmapErr)
 	}
 
 	w.suspension = windowSuspension{}
 	return err
-}
-
-// noteMapResult stores whether this rank has mapped the segments of the other ranks.
-func (w *window) noteMapResult(err error) {
-	w.isMappedHere = err == nil
-	w.mapErrorText = ""
-	isErrorOfThisRank := err != nil && !errors.Is(err, errNotShared)
-	if isErrorOfThisRank {
-		w.mapErrorText = err.Error()
-	}
 }
