@@ -37,11 +37,11 @@ func (i Interop) AdoptCommunicator(
 	handle uintptr, name string, g *Group,
 ) (*AdoptedCommunicator, error) {
 	rt := i.rt
-	if err := rt.creation.beginCall(); err != nil {
+	if err := rt.registry.beginCreation(); err != nil {
 		return nil, err
 	}
 
-	defer rt.creation.endCall()
+	defer rt.registry.endCreation()
 	if err := rt.opts.rejectDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
 		return nil, err
 	}

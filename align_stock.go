@@ -114,7 +114,7 @@ func (a *aligner) takeInventory(ctx context.Context, c *sharedCall) rankInventor
 	}
 
 	for _, other := range a.rt.registry.allGroups() {
-		if other.life.fault.Load() == faultReturned {
+		if other.life.fault.Load() == faultKnown {
 			own.Faults = append(own.Faults, other.key)
 		}
 	}
@@ -206,7 +206,7 @@ func (a *aligner) resolveFaults(byRank []rankInventory) {
 	for _, failed := range a.rt.registry.allGroups() {
 		for _, inventory := range byRank {
 			if failed.fullID != a.fullID && slices.Contains(inventory.Faults, failed.key) {
-				failed.life.resolve()
+				failed.life.markRepaired()
 			}
 		}
 	}

@@ -12,16 +12,16 @@ import (
 // the work is queued. Pool.Close and Pool.Suspend close the gate and wait until it is empty before
 // they unmap memory.
 
-// poolUse keeps the pools passed to enterPools from being closed or suspended until leave.
+// poolUse contains the passes for one or two gates. leave returns them.
 type poolUse struct{ first, second spin.Pass }
 
 // enterPools begins a call that uses memory of a and b. Either may be nil, and both may be the same
 // pool. After success, the caller must call leave with the same pools.
 func enterPools(a, b *Pool) (use poolUse, err error) {
-	caller := spin.Self()
+	goroutine := spin.Self()
 	var notEntered spin.Pass
 	if a != nil {
-		use.first = a.calls.EnterAs(caller) // fast path for the goroutine that makes most calls
+		use.first = a.calls.EnterAs(goroutine) // fast for the goroutine that makes most calls
 		if use.first == notEntered {
 			use.first, err = enterSlowly(a)
 			if err != nil {
@@ -34,7 +34,7 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 		return use, nil
 	}
 
-	use.second = b.calls.EnterAs(caller)
+	use.second = b.calls.EnterAs(goroutine)
 	if use.second == notEntered {
 		use.second, err = enterSlowly(b)
 		if err != nil {
@@ -46,7 +46,6 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 	return use, nil
 }
 
-// enterSlowly enters the gate of p from any goroutine.
 func enterSlowly(p *Pool) (spin.Pass, error) {
 	pass, isOpen := p.calls.Enter()
 	if !isOpen {
@@ -66,10 +65,19 @@ func (u poolUse) leave(a, b *Pool) {
 	}
 }
 
+// checkOpen returns an error if the pool is closed or suspended. Between enterPools and leave, the
+// pool stays open.
+func (p *Pool) checkOpen() error {
+	if p.calls.Closed() {
+		return callRefusal(p)
+	}
+
+	return nil
+}
+
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-// errPoolChanging is returned if the gate was closed when the call tried to enter, but a Resume has
-// succeeded or a Close has failed since then.
+// errPoolChanging is returned if the gate was closed, but the pool is open again.
 var errPoolChanging = &refusalError{
 	text: "the pool was suspended or being closed when the call began: try again", kind: ErrBusy,
 }
@@ -80,7 +88,7 @@ func callRefusal(p *Pool) error {
 	return unlockAndRefuse(p)
 }
 
-// unlockAndRefuse unlocks Pool.mu and returns the error for a refused call.
+// unlockAndRefuse is callRefusal for callers that hold Pool.mu.
 func unlockAndRefuse(p *Pool) error {
 	defer p.mu.Unlock()
 	isBeingClosed := p.suspender.closes > 0

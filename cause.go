@@ -58,7 +58,7 @@ func (inq *inquiry) run(cause error) error {
 		}
 
 		if !all.pending || round == maxReportRounds {
-			inq.awaitReports(all, begin)
+			inq.awaitDecision(all, begin)
 			selected := inq.selectCause(cause, all)
 			return inq.decide(selected)
 		}
@@ -104,7 +104,7 @@ type reports struct {
 	callUnknown  bool                // some report names no call
 	suspect      bool                // another group's fault affects a pool of some rank
 	missingRanks []int               // world ranks without a report
-	// awaitReports sets lostRanks and leftRanks: the missing ranks that are lost, and those that
+	// awaitDecision sets lostRanks and leftRanks: the missing ranks that are lost, and those that
 	// have left the group. It also sets waited: how long it has waited.
 	lostRanks, leftRanks []int
 	waited               time.Duration

@@ -169,7 +169,8 @@ func (g *Group) runSlowly(
 
 	if planned.plan == nil {
 		if err := g.calls.prepare(ctx, planned, s); err != nil {
-			return g.life.failStream(s, err)
+			g.life.failStream(s)
+			return err
 		}
 	}
 

@@ -10,17 +10,17 @@ import (
 	"symmem/driver"
 )
 
-// decision is a cause for the failure of a group. After a failure, the ranks report to each other
-// what they know, for example that a process has ended. Then each rank proposes a decision, and all
-// ranks accept the first proposal.
+// decision is the cause of a group's failure, encoded for other ranks. After a failure, the ranks
+// report to each other what they know, for example that a process has ended. Then each rank
+// proposes a cause, and all ranks accept the first proposal.
 type decision struct {
-	Text   string `json:"text"` // full text of the error; Report may contain a shorter one
-	Report report `json:"report"`
+	Text   string `json:"text"`   // text of the cause
+	Report report `json:"report"` // fields of the cause; their text may be shorter than Text
 }
 
 // decide proposes a cause to the group, and returns the cause that the group has accepted.
 func (inq *inquiry) decide(cause error) error {
-	proposal := encodeDecision(cause)
+	proposal := encodeCause(cause)
 	decided := inq.comm.Decide(proposal)
 	if bytes.Equal(proposal, decided) {
 		return cause
@@ -31,9 +31,8 @@ func (inq *inquiry) decide(cause error) error {
 
 const maxShortenedText = 64 << 10 // bytes
 
-// encodeDecision encodes a cause. If its report does not fit into a message, encodeDecision encodes
-// only its text, shortened.
-func encodeDecision(cause error) []byte {
+// encodeCause encodes only a shortened text if the report does not fit into a message.
+func encodeCause(cause error) []byte {
 	text := cause.Error()
 	encoded, err := json.Marshal(decision{Text: text, Report: reportOf(cause)})
 	fitsInMessage := err == nil && len(encoded) <= driver.MaxPayload
@@ -47,8 +46,9 @@ func encodeDecision(cause error) []byte {
 	return encoded
 }
 
-// decisionError decodes the group's decision. ownCause is the cause that this rank has proposed.
-func decisionError(ownCause error, encoded []byte) error {
+// decodeCause decodes the group's decision. If the decision is invalid or describes the same call
+// as ownCause, it returns ownCause, which contains this rank's side of the call.
+func decodeCause(ownCause error, encoded []byte) error {
 	var d decision
 	decodeErr := json.Unmarshal(encoded, &d)
 	if decodeErr != nil || !d.Report.hasRequiredFields() {
@@ -56,7 +56,7 @@ func decisionError(ownCause error, encoded []byte) error {
 	}
 
 	if isMismatchOfSameCall(ownCause, d.Report.Mismatch) {
-		return ownCause // describes this rank's side of the call
+		return ownCause
 	}
 
 	err := d.Report.toError()
@@ -79,28 +79,32 @@ func isMismatchOfSameCall(ownCause error, decided *driver.MismatchError) bool {
 
 const reportCheckInterval = 20 * time.Millisecond
 
-// awaitReports gives the ranks whose reports are missing time to decide, because one of them may
-// know the cause.
-func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
+// awaitDecision gives ranks without a report time for a decision, because one of them may know the
+// cause.
+func (inq *inquiry) awaitDecision(all *reports, begin time.Time) {
 	for {
 		lost, left := inq.comm.Departed() // ranks that have crashed, and ranks that have left the group
 		all.lostRanks = ranksInBoth(all.missingRanks, lost)
 		all.leftRanks = ranksInBoth(all.missingRanks, left)
 		all.waited = time.Since(begin).Round(time.Millisecond)
 		hasLost := len(all.lostRanks) > 0
-		haveAllLeft := len(all.leftRanks) == len(all.missingRanks) // also if no rank is missing
-		isLate := all.waited >= inq.limit.Get()*3/4                // the last quarter is for decide
-		if all.hasCause() || hasLost || haveAllLeft || isLate {
+		haveAllReportedOrLeft := len(all.leftRanks) == len(all.missingRanks)
+		isLate := all.waited >= inq.limit.Get()*3/4 // the last quarter is for decide
+		if all.hasCause() || hasLost || haveAllReportedOrLeft || isLate {
 			return
 		}
 
-		var noProposal []byte
-		if isDecided := inq.comm.Decide(noProposal) != nil; isDecided {
+		if inq.isDecided() {
 			return
 		}
 
 		time.Sleep(reportCheckInterval)
 	}
+}
+
+func (inq *inquiry) isDecided() bool {
+	var noProposal []byte
+	return inq.comm.Decide(noProposal) != nil
 }
 
 // hasCause reports whether a report names a cause. A PeerError only says that another rank failed.

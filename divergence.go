@@ -15,17 +15,17 @@ const (
 	DivergedOperation  DivergenceKind = "operation"  // different calls, such as Check and Split
 	DivergedPools      DivergenceKind = "pools"      // different pools were created or closed
 	DivergedPlacement  DivergenceKind = "placement"  // different histories of a shared pool
-	DivergedPending    DivergenceKind = "pending"    // different segments await registration
+	DivergedPending    DivergenceKind = "pending"    // different segments to register with a group
 	DivergedCollective DivergenceKind = "collective" // different collectives
-	DivergedValue      DivergenceKind = "value"      // different values in Group.Agree or a variant
+	DivergedValue      DivergenceKind = "value"      // different values, for example in Group.Agree
 )
 
 // DivergenceError reports ranks that behave differently where all must agree. For example, if ranks
 // 0 and 1 allocate 1 MiB from a shared pool where rank 2 allocates 2 MiB, the error has one side
-// for ranks 0 and 1 and one for rank 2, and rank 2 is deviant.
+// for ranks 0 and 1 and one for rank 2, and Deviant lists rank 2.
 //
-// All ranks of the group return the same error, but a rank that missed the comparison adds its own
-// side. All rank numbers are world ranks. The error can be encoded as JSON.
+// All ranks of the group return the same error, except that a rank in Absent adds its own side. All
+// rank numbers are world ranks. The error can be encoded as JSON.
 type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the group's ranks in group order.
@@ -35,17 +35,17 @@ type DivergenceError struct {
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
 	// Position is the index of the first event that differs in the pool's history, for
-	// DivergedPlacement. If a rank has discarded old events, Last is not 0, and the index lies in
-	// [Position, Last].
+	// DivergedPlacement. If Last is not 0, a rank has discarded old events, and the index is only
+	// known to be from Position to Last.
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
-	// Sides lists up to 16 distinct observations. Others lists the ranks with any other.
+	// Sides lists up to 16 distinct observations. Others lists the ranks with other observations.
 	Sides  []Side `json:"sides"`
 	Others []int  `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority, ignoring ranks without a call. It is
-	// empty if there is no majority.
+	// Deviant lists the ranks that differ from the majority of ranks with a call. It is empty if there
+	// is no majority.
 	Deviant []int `json:"deviant"`
-	// Absent lists the ranks that did not take part in the comparison.
+	// Absent lists the ranks that missed the comparison.
 	Absent []int `json:"absent,omitempty"`
 	// Why is the likely cause of a DivergedPlacement, or "unknown".
 	Why     string `json:"why"`
@@ -57,10 +57,10 @@ type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes the observation: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the file:line of the call, or "" if unknown. Except for values, it requires
+	// Site is the file:line of the call, or "" if unknown. Only DivergedValue has a Site without
 	// Options.CallSites.
 	Site string `json:"site"`
-	// Before describes up to ten earlier values, latest first.
+	// Before describes up to ten earlier values, latest first, for DivergedValue.
 	Before []string `json:"before,omitempty"`
 }
 
@@ -85,7 +85,7 @@ func (d *DivergenceError) Ranks() map[int]Side {
 	return all
 }
 
-// divergenceOf returns nil if the ranks agreed. members is nil if group and world ranks are equal.
+// divergenceOf returns nil if the ranks agreed.
 func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
 	source := outcome.Divergence
 	if source == nil {

@@ -19,7 +19,7 @@ var (
 // Errors about memory.
 var (
 	ErrOutOfMemory = driver.ErrOutOfMemory // the device, CUDA or the system is out of memory
-	ErrSize        = alloc.ErrSize         // a size is not positive or too large for any pool
+	ErrSize        = alloc.ErrSize         // a size is too large for any pool, or not positive
 	ErrDoubleFree  = alloc.ErrDoubleFree   // Free was called twice
 	ErrFreed       = alloc.ErrFreed        // a freed buffer was used
 	ErrBusy        = driver.ErrBusy        // work in progress may use the memory
@@ -29,7 +29,7 @@ var (
 
 // Errors of registration and collectives.
 var (
-	ErrCapturing   = driver.ErrCapturing   // not permitted during a capture, which stays valid
+	ErrCapturing   = driver.ErrCapturing   // not permitted during a capture; the capture continues
 	ErrOutOfRange  = driver.ErrOutOfRange  // a buffer is too short or a count is too large
 	ErrAborted     = driver.ErrAborted     // a rank of the group has called Abort
 	ErrInterrupted = driver.ErrInterrupted // Options.Interrupted has ended the wait
@@ -39,7 +39,8 @@ var (
 // in bytes.
 type OutOfMemoryError struct {
 	Requested int64 `json:"requested"`
-	// Free is the total size of the stream's free blocks, and LargestFree the size of the largest.
+	// Free is the total size of the free blocks of the allocation's stream, and LargestFree the size
+	// of the largest.
 	Free        int64 `json:"free"`
 	LargestFree int64 `json:"largest_free"`
 	// Capacity is the pool's limit, or 0 if it has none.
@@ -70,7 +71,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError adds a device error, which may be nil, to an error of package alloc.
+// newOutOfMemoryError converts an alloc.OutOfMemoryError and adds a device error, which may be nil.
+// It joins other errors.
 func newOutOfMemoryError(err, deviceErr error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {
@@ -93,14 +95,15 @@ type (
 	// RankLostError names ranks whose processes have ended or that have closed their Runtime. See
 	// [driver.RankLostError].
 	RankLostError = driver.RankLostError
-	// PriorError reports a call skipped on a rank because its stream had failed before. See
+	// PriorError reports a call skipped on a rank because the stream had failed before. See
 	// [driver.PriorError].
 	PriorError = driver.PriorError
-	// DeadlockError reports ranks that wait for each other in different calls, or have left. See
+	// DeadlockError reports ranks that have left or wait for each other in different calls. See
 	// [driver.DeadlockError].
 	DeadlockError = driver.DeadlockError
-	// MismatchError reports calls of one collective or message that differ between ranks. Ranks that
-	// detect the difference before the call return a DivergenceError. See [driver.MismatchError].
+	// MismatchError reports a collective or message whose arguments differ between ranks. If the
+	// ranks compare the call before they queue it, they return a DivergenceError. See
+	// [driver.MismatchError].
 	MismatchError = driver.MismatchError
 	// PeerError reports that other ranks failed first, for an unknown reason. See [driver.PeerError].
 	PeerError = driver.PeerError
@@ -122,7 +125,8 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
-// toAbsentError converts a rendezvous.AbsentError and returns other errors unchanged.
+// toAbsentError converts a rendezvous.AbsentError, but keeps the text. It returns other errors
+// unchanged.
 func toAbsentError(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {
@@ -133,8 +137,7 @@ func toAbsentError(err error) error {
 	return &absentErrorWithText{converted}
 }
 
-// absentErrorWithText is an AbsentError with the text of Err, which names the store through which
-// the ranks meet.
+// absentErrorWithText is an AbsentError with the text of its Err.
 type absentErrorWithText struct{ AbsentError }
 
 func (e *absentErrorWithText) Error() string { return e.Err.Error() }
@@ -149,8 +152,7 @@ func (e *absentErrorWithText) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinWithoutDuplicates keeps one error of each text. If releasing many resources fails, the reason
-// is often the same.
+// joinWithoutDuplicates keeps one error of each text.
 func joinWithoutDuplicates(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
@@ -178,11 +180,10 @@ func splitJoined(err error) []error {
 		return []error{err}
 	}
 
-	// An error of fmt.Errorf with several %w also has parts, but another text.
 	parts := wrapper.Unwrap()
-	rejoined := errors.Join(parts...)
-	isJoined := rejoined != nil && rejoined.Error() == err.Error()
-	if !isJoined {
+	joined := errors.Join(parts...)
+	isJoined := joined != nil && joined.Error() == err.Error()
+	if !isJoined { // for example, fmt.Errorf with several %w
 		return []error{err}
 	}
 

@@ -246,9 +246,9 @@ func (g *groupEvents) recordValue(v *event.Event) {
 	g.outbox.log(e)
 }
 
-// recordFault delivers on a goroutine for which Close does not wait, because OnEvent may call
+// recordCause delivers on a goroutine for which Close does not wait, because OnEvent may call
 // Close.
-func (g *groupEvents) recordFault(cause error) {
+func (g *groupEvents) recordCause(cause error) {
 	if !g.rt.recording.isActive() || cause == nil || errors.Is(cause, ErrClosed) {
 		return
 	}
@@ -271,10 +271,10 @@ type poolEvents struct {
 	outbox outbox // guarded by mu
 }
 
-// release unlocks Pool.mu and delivers events. The caller must not hold another lock.
-func (p *poolEvents) release() {
+// unlock unlocks Pool.mu and delivers events. The caller must not hold another lock.
+func (p *poolEvents) unlock() {
 	if !p.outbox.hasNoHook() {
-		p.releaseAndDeliver()
+		p.unlockAndDeliver()
 		return
 	}
 
@@ -282,7 +282,7 @@ func (p *poolEvents) release() {
 	p.mu.Unlock()
 }
 
-func (p *poolEvents) releaseAndDeliver() {
+func (p *poolEvents) unlockAndDeliver() {
 	p.collect()
 	batch := p.outbox.beginDelivery()
 	p.mu.Unlock()
@@ -291,8 +291,8 @@ func (p *poolEvents) releaseAndDeliver() {
 	}
 }
 
-// releaseOne is faster if there is one event and only a trace.
-func (p *poolEvents) releaseOne() {
+// unlockAfterOne is unlock, but faster if there is one event and only a trace.
+func (p *poolEvents) unlockAfterOne() {
 	box := &p.outbox
 	number := box.number
 	if box.siteKnown && number+1 == p.ledger.Position() {
@@ -304,7 +304,7 @@ func (p *poolEvents) releaseOne() {
 		}
 	}
 
-	p.release()
+	p.unlock()
 }
 
 // collect queues new events of the ledger. The caller must hold mu.
@@ -411,7 +411,7 @@ func (p *poolEvents) recordScope(kind event.Kind, g *Group) {
 
 	p.mu.Lock()
 	p.record(e)
-	p.release()
+	p.unlock()
 }
 
 func (p *poolEvents) recordRestart(position uint64) {
@@ -421,7 +421,7 @@ func (p *poolEvents) recordRestart(position uint64) {
 
 func (p *poolEvents) deliver() {
 	p.mu.Lock()
-	p.release()
+	p.unlock()
 }
 
 // deliverAll requires that the caller holds no lock.

@@ -277,7 +277,7 @@ func (stalledStore) ServedBy() int { return 0 }
 
 // DecidedError returns the error of a rank that knows own as the cause of a fault, after another
 // rank has already decided on cause.
-func DecidedError(own, cause error) error { return decisionError(own, encodeDecision(cause)) }
+func DecidedError(own, cause error) error { return decodeCause(own, encodeCause(cause)) }
 
 // HoldReports makes the groups that rt joins afterwards call hold before they exchange reports of a
 // fault.

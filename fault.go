@@ -12,12 +12,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// An error that makes a group fail is a fault. After a crash of rank 1, rank 0 may detect that rank
-// 1 is lost, and rank 2 only that rank 0 has failed. In an inquiry, the ranks agree on one cause,
-// which all calls of the group then return. Some ranks may have allocated buffers that others have
-// not, so the group's pools are suspect until the ranks have repaired their layouts.
-
-// lifetime records the end of a group, by Close or by a fault.
+// lifetime records the end of a group, by Close or by a fault: an error that makes the group fail.
+// After a crash of rank 1, rank 0 may detect that rank 1 is lost, and rank 2 only that rank 0 has
+// failed. In an inquiry, the ranks then agree on one cause, which all calls of the group return.
 type lifetime struct {
 	roster
 	rt      *Runtime
@@ -29,17 +26,17 @@ type lifetime struct {
 
 	ctx        context.Context // canceled with ErrClosed or the agreed cause
 	cancel     context.CancelCauseFunc
-	fault      atomic.Int32   // faultNotReturned, faultReturned or faultRepaired
+	fault      atomic.Int32   // faultUnknown, faultKnown or faultRepaired
 	background sync.WaitGroup // the group's goroutines
 }
 
 // Values of lifetime.fault.
 const (
-	faultNotReturned int32 = iota // no call has returned a fault to the program
-	// faultReturned lets failing calls record the uses of their buffers, because other ranks may have
-	// queued the same calls before they detected the fault.
-	faultReturned
-	faultRepaired // the pools have been repaired, and failing calls no longer record uses
+	faultUnknown int32 = iota // the program does not know of a fault
+	// faultKnown means that the group's pools are suspect, because some ranks may have allocated
+	// buffers that others have not.
+	faultKnown
+	faultRepaired // the ranks have repaired the pools
 )
 
 func newLifetime() *lifetime {
@@ -83,22 +80,26 @@ func (l *lifetime) peerCheckInterval() time.Duration {
 func (l *lifetime) endAfterFailure() {
 	close(l.failing)
 	cause := l.comm.Cause()
-	isFault := !errors.Is(cause, ErrClosed) // this rank may have closed the group
-	if isFault {
+	wasClosed := errors.Is(cause, ErrClosed)
+	if !wasClosed {
 		cause = l.inquiry.run(cause)
 	}
 
 	l.cancel(cause)
-	l.events.recordFault(cause)
+	l.events.recordCause(cause)
 }
 
-// err returns why the group has ended, or nil. It records the result if it is a fault.
-func (l *lifetime) err() error { return l.recordFault(context.Cause(l.ctx)) }
+// err returns why the group has ended, or nil. The caller returns the result to the program.
+func (l *lifetime) err() error {
+	err := context.Cause(l.ctx)
+	l.markKnown(err)
+	return err
+}
 
-// cause is like err, but first waits for the end of a running inquiry or of ctx.
+// cause is err after the running inquiry, if any. It stops waiting when ctx ends.
 func (l *lifetime) cause(ctx context.Context) error {
-	hasDetectedFault := l.comm.Cause() != nil
-	if l.hasEnded() || !hasDetectedFault {
+	isEnding := l.comm.Cause() != nil
+	if l.hasEnded() || !isEnding {
 		return l.err()
 	}
 
@@ -117,8 +118,8 @@ func (l *lifetime) cause(ctx context.Context) error {
 		context.Cause(ctx))
 }
 
-// awaitFault replaces err, if it is a fault of this group, by the cause on which the ranks agree.
-// It returns other errors unchanged.
+// awaitFault replaces a fault of this group by the cause on which the ranks agree. It returns other
+// errors unchanged.
 func (l *lifetime) awaitFault(err error) error {
 	if err == nil || !l.isOwnFault(err) {
 		return err
@@ -133,18 +134,19 @@ func (l *lifetime) awaitFault(err error) error {
 	return l.err()
 }
 
-// isOwnFault reports whether err is a fault of this group. If the group has failed, every PeerError
-// counts, because some PeerErrors do not identify their group.
+// isOwnFault reports whether err is a fault of this group.
 func (l *lifetime) isOwnFault(err error) bool {
-	if l.comm.Cause() == nil {
+	hasFailed := l.comm.Cause() != nil
+	if !hasFailed {
 		return false
 	}
 
+	// Some PeerErrors, which match ErrFault, do not identify their group.
 	return lifetimeOf(err) == l || errors.Is(err, driver.ErrFault)
 }
 
-// lifetimeOf returns the lifetime of the group in which the fault err occurred, or nil if err is
-// not a fault. For a PriorError, that is the group whose call was skipped.
+// lifetimeOf returns the lifetime of the group in which a fault occurred, or nil if err is not a
+// fault. For a PriorError, it is the group of the skipped call.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate
@@ -159,13 +161,14 @@ func lifetimeOf(err error) *lifetime {
 	return l
 }
 
-// recordFault makes the group's pools suspect if err is the first fault. Calls must record a fault
-// before they return it to the program. The result is err, which may also be nil or an ErrClosed.
-func (l *lifetime) recordFault(err error) error {
-	isFault := err != nil && !errors.Is(err, ErrClosed)
-	isFirst := isFault && l.fault.Load() == faultNotReturned
-	if !isFirst {
-		return err
+// isFault is false for nil and for an ErrClosed.
+func isFault(err error) bool { return err != nil && !errors.Is(err, ErrClosed) }
+
+// markKnown makes the group's pools suspect if err is the first fault. Calls must pass a fault to
+// markKnown before they return it to the program.
+func (l *lifetime) markKnown(err error) {
+	if !isFault(err) || l.fault.Load() != faultUnknown {
+		return
 	}
 
 	for _, p := range l.rt.registry.allPools() {
@@ -174,63 +177,37 @@ func (l *lifetime) recordFault(err error) error {
 		}
 	}
 
-	l.fault.CompareAndSwap(faultNotReturned, faultReturned) // resolve may have set faultRepaired
-	return err
-}
-
-func (l *lifetime) detectedFault() error {
-	cause := l.comm.Cause()
-	isFault := cause != nil && !errors.Is(cause, ErrClosed)
-	if !isFault {
-		return nil
-	}
-
-	return cause
-}
-
-// recordDetectedFault records the fault that this rank has detected, and returns false if there is
-// none.
-func (l *lifetime) recordDetectedFault() bool {
-	fault := l.detectedFault()
-	if fault == nil {
-		return false
-	}
-
-	_ = l.recordFault(fault) // returns fault
-	return true
+	l.fault.CompareAndSwap(faultUnknown, faultKnown) // markRepaired may have set faultRepaired
 }
 
 // abort makes the group fail with ErrAborted, unless it has failed before.
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve records that the ranks have repaired the group's pools. If this rank has not detected the
-// fault yet, resolve makes the group fail first.
-func (l *lifetime) resolve() {
-	l.abort()
-	_ = l.recordFault(ErrAborted) // returns ErrAborted
+// markRepaired records that the ranks have repaired the group's pools.
+func (l *lifetime) markRepaired() {
+	l.abort() // this rank may not have detected the fault yet
+	l.markKnown(ErrAborted)
 	l.fault.Store(faultRepaired)
 }
 
-// failStream is called if a call could not be queued on s because of err, and returns err. After a
-// fault, it makes s fail, because later work may need the result of the call.
-func (l *lifetime) failStream(s *Stream, err error) error {
-	if fault := l.detectedFault(); fault != nil {
-		s.queue.Fail(fault)
-		_ = l.recordFault(fault) // returns fault
+// failStream makes s fail if the group has failed. A call that has not been queued on s calls it,
+// because later work on s may need the result of the call.
+func (l *lifetime) failStream(s *Stream) {
+	if cause := l.comm.Cause(); isFault(cause) {
+		s.queue.Fail(cause)
+		l.markKnown(cause)
 	}
-
-	return err
 }
 
 // close ends the group, and reports whether a fault had ended it before.
 func (l *lifetime) close() (hadFailed bool) {
-	if fault := l.detectedFault(); fault != nil {
-		<-l.ctx.Done()           // other ranks may need this rank in the inquiry
-		_ = l.recordFault(fault) // returns fault
+	if cause := l.comm.Cause(); isFault(cause) {
+		<-l.ctx.Done() // other ranks may need this rank in the inquiry
+		l.markKnown(cause)
 	}
 
 	hadFailed = l.hasEnded()
-	l.state.Lock() // held by functions that start goroutines of the group
+	l.state.Lock() // prevents other functions from starting goroutines of the group
 	defer l.state.Unlock()
 	l.cancel(fmt.Errorf("group %s: %w", l.id, ErrClosed)) // has no effect after a fault
 	return hadFailed

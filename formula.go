@@ -8,8 +8,8 @@ import (
 
 // Formula selects the order in which reductions combine the values of the ranks. The order affects
 // rounding: in float32, (1e8 + -1e8) + 1 is 1, but 1e8 + (-1e8 + 1) is 0. With FormulaAny, the
-// order depends on the call's size, kind of memory and path. Every other formula gives the same
-// bits for all sizes, memory and paths. See docs/reference/deterministic.md.
+// order depends on the size, memory and path of the call. With every other formula, the result
+// does not. See docs/reference/deterministic.md.
 type Formula int
 
 // The formulas. x0 to x3 are the values of ranks 0 to 3. A reduction that does not support the
@@ -23,7 +23,7 @@ const (
 	// are accumulated in float32 and rounded once.
 	FormulaRankOrder
 	// FormulaTree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). The number of
-	// ranks must be a power of two.
+	// ranks must be a power of two. Sums of 16-bit floats are rounded once.
 	FormulaTree
 	// FormulaRoundedTree is FormulaTree, but rounds every intermediate sum of 16-bit floats.
 	FormulaRoundedTree
@@ -66,8 +66,8 @@ func ParseFormula(name string) (Formula, error) {
 // driver converts f, which must not be FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns an error if the formula does not permit the number of ranks, or if the
-// backend cannot compute a float32 sum with the formula on any path. All ranks get the same result.
+// checkFormula returns an error if the formula does not permit the number of ranks, or if comm, a
+// communicator with this formula, cannot compute a float32 sum. All ranks get the same result.
 func checkFormula(f Formula, comm driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
@@ -79,7 +79,7 @@ func checkFormula(f Formula, comm driver.Communicator, ranks int) error {
 
 	sum := driver.Call{Operation: driver.AllReduce, DataType: Float32, Count: 1}
 	offer := comm.Offer(sum)
-	plainErr := offer.Refusal(driver.PathPlain) // nil if the plain path can run the call
+	plainErr := offer.Refusal(driver.PathPlain)
 	directErr := offer.Refusal(driver.PathDirect)
 	hasPath := plainErr == nil || directErr == nil
 	if hasPath {
@@ -90,8 +90,8 @@ func checkFormula(f Formula, comm driver.Communicator, ranks int) error {
 		"plain path: %w; direct path: %w", envDeterministic, plainErr, directErr)
 }
 
-// rejectDeterministic returns an error for an operation whose reductions run in NCCL if the options
-// select an order.
+// rejectDeterministic returns an error if the options select an order, which NCCL cannot ensure in
+// the operation.
 func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

@@ -10,8 +10,8 @@ import (
 )
 
 // Graph is work that a stream has recorded between BeginCapture and EndCapture. It can be launched
-// repeatedly. The graph pins the buffers that it uses, so that after Free, they return to the pool
-// only when the graph is closed. Close a graph before the groups whose collectives it contains.
+// repeatedly. The graph pins the buffers that it uses: even after Free, the pool does not reuse
+// them until the graph is closed. Close a graph before the groups whose collectives it contains.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph // nil in a zero Graph
@@ -65,8 +65,8 @@ func (s *Stream) beginCapture() error {
 	return nil
 }
 
-// recordEvent returns an event that completes after the queued work. During a capture, it returns
-// the event at the capture's start, because captured work has not run and its buffers are pinned.
+// recordEvent returns an event that completes after the queued work. During a capture, that is the
+// work queued before the capture.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -92,14 +92,14 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
-	work, err := s.endQueueCapture()
+	work, captureErr := s.endQueueCapture()
 	g := &Graph{
 		rt: s.rt, work: work, pools: s.untrackedPools, groups: s.groups, pinnedMemory: s.pinned,
 	}
 	s.pinned, s.untrackedPools, s.groups = nil, nil, nil
-	if err != nil {
+	if captureErr != nil {
 		unpinErr := g.unpin()
-		return nil, errors.Join(err, unpinErr)
+		return nil, errors.Join(captureErr, unpinErr)
 	}
 
 	for _, m := range g.pinnedMemory {
@@ -116,22 +116,21 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
 	work, err := s.queue.EndCapture()
-	if !s.capturing.Load() {
-		return work, err // without BeginCapture, there is nothing to undo
+	if !s.capturing.Load() { // there was no BeginCapture
+		return work, err
 	}
 
 	s.rt.captures.end()
 	s.capturing.Store(false)
-	wasStreamClosed := errors.Is(err, driver.ErrNotCapturing) // Close has ended the capture
-	if wasStreamClosed {
+	if errors.Is(err, driver.ErrNotCapturing) {
 		err = fmt.Errorf("ending a capture: the stream has been closed: %w", ErrClosed)
 	}
 
 	return work, err
 }
 
-// pin keeps the block of m allocated until the graph is closed. If the stream is not being
-// captured, pin does nothing and returns false.
+// pin keeps the block of m allocated until the graph is closed. It does nothing if the stream is
+// not being captured.
 func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -154,8 +153,7 @@ func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	return true, err
 }
 
-// addUntrackedPool records that a capture uses memory of p that cannot be pinned. It does nothing
-// if p is nil or the stream is not being captured.
+// addUntrackedPool records that a capture, if any, uses memory of p that cannot be pinned.
 func (s *Stream) addUntrackedPool(p *Pool) {
 	if p == nil || !s.capturing.Load() { // avoids the lock in most calls
 		return
@@ -168,9 +166,22 @@ func (s *Stream) addUntrackedPool(p *Pool) {
 	}
 }
 
-// Launch queues the work on a stream of the same Runtime. The stream must not be captured. Launch
-// returns ErrClosed if the graph is closed, and ErrClosed or ErrSuspended if a pool or group that
-// it uses is closed or suspended.
+// recordGroupInCapture records that a capture on s, if any, contains a call of g.
+func recordGroupInCapture(s *Stream, g *Group) {
+	if !s.capturing.Load() { // avoids the lock in most calls
+		return
+	}
+
+	s.pinning.Lock()
+	defer s.pinning.Unlock()
+	if s.capturing.Load() && !slices.Contains(s.groups, g) {
+		s.groups = append(s.groups, g)
+	}
+}
+
+// Launch queues the work on a stream of the same Runtime, which must not be capturing. Launch
+// returns ErrClosed if the graph or any of its pools or groups is closed, and ErrSuspended if any of
+// its pools or groups is suspended.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -195,10 +206,15 @@ func (g *Graph) Launch(s *Stream) error {
 		if err != nil {
 			return fmt.Errorf("launching a graph: %w", err)
 		}
-		defer use.leave(p, nil) // all pools must stay open until the launch
+		defer use.leave(p, nil) // after the launch
 	}
 
-	if err := groupRefusals(g.groups); err != nil {
+	var refusals []error
+	for _, group := range g.groups {
+		refusals = append(refusals, group.refusal())
+	}
+
+	if err := errors.Join(refusals...); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
 	}
 
@@ -211,8 +227,8 @@ func (g *Graph) Launch(s *Stream) error {
 
 // Close discards the graph. All launches must have completed. A second Close does nothing.
 //
-// Closing a graph can return buffers to a pool, and this affects where later buffers lie.
-// Therefore, all ranks that share the pool must close the graph at the same point of the program.
+// Closing a graph can return buffers to a pool, so all ranks that share the pool must close the
+// graph at the same point of the program. Otherwise, later buffers get different offsets.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")

@@ -168,7 +168,7 @@ func ranksWithColor(byRank []colorAndKey, color int64) []int {
 // Abort makes the group fail on all its ranks with ErrAborted. It does not wait.
 func (g *Group) Abort() {
 	g.life.abort()
-	_ = g.life.recordFault(g.comm.Cause())
+	g.life.markKnown(g.comm.Cause())
 }
 
 // Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
@@ -188,15 +188,15 @@ func closeGroup(g *Group) error {
 	// Running collectives must end before their windows are deregistered.
 	closeErr := g.comm.Close()
 	errs := []error{closeErr}
-	// Close may have found that a peer had failed.
-	foundFault := g.life.recordDetectedFault()
+	cause := g.comm.Cause() // Close may have found that a peer had failed
+	g.life.markKnown(cause)
 	for _, p := range g.rt.registry.allPools() {
 		dropErr := p.registrar.dropGroup(g)
 		errs = append(errs, dropErr)
 	}
 
 	g.life.background.Wait()
-	if !hadFailed && !foundFault {
+	if !hadFailed && !isFault(cause) {
 		g.rt.registry.removeGroup(g)
 	}
 

@@ -2,7 +2,6 @@ package symmem
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -12,35 +11,12 @@ import (
 
 // groupSuspender implements Group.Suspend and Group.Resume. It is embedded in Group.
 type groupSuspender struct {
-	group *Group
-	// suspendState goes from stateOpen through stateSuspending to stateSuspended, and back through
-	// stateResuming. A Suspend that fails before it releases memory restores stateOpen. A Resume that
-	// fails restores stateSuspended.
-	suspendState atomic.Int32
-}
-
-// setState sets suspendState, and makes prepared calls stale because they do not check it. The
-// caller must hold Group.mu.
-func (s *groupSuspender) setState(state int32) {
-	s.suspendState.Store(state)
-	s.group.windows.makePlansStale()
+	group        *Group
+	suspendState atomic.Int32 // stateOpen, stateSuspending, stateSuspended or stateResuming
 }
 
 // Suspended reports whether the group is suspended on this rank.
 func (s *groupSuspender) Suspended() bool { return s.suspendState.Load() != stateOpen }
-
-// refusal returns an ErrSuspended if the group is suspended. If the group has also failed, refusal
-// returns nil, so that calls return the cause of the failure.
-func (s *groupSuspender) refusal() error {
-	if !s.Suspended() || s.hasFailed() {
-		return nil
-	}
-
-	text := fmt.Sprintf("group %s is suspended: call its Resume on every rank", s.group.id)
-	return &refusalError{text: text, kind: ErrSuspended}
-}
-
-func (s *groupSuspender) hasFailed() bool { return s.group.comm.Cause() != nil }
 
 // Suspend releases the group's device memory until Resume. All ranks must call it, after they have
 // suspended the pools. Addresses and captured graphs stay valid. With NCCL 2.29.7 or newer, Suspend
@@ -101,7 +77,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	released, err := comm.Suspend(ctx)
 	s.setState(stateSuspended) // even after an error, because the memory may have been released
 	if err == nil {
-		// Wait for all ranks: the device frees the memory when the last of them has unmapped it.
+		// The device frees the memory when the last rank has unmapped it, so wait for all ranks.
 		_, err = g.comm.Exchange(ctx, driver.LaneControl, nil)
 	}
 
@@ -121,13 +97,13 @@ func (s *groupSuspender) prepareAllRanks(
 	return agreeOnRefusal(ctx, s.group, refusal)
 }
 
-// awaitSameCall waits until all ranks have made the call. If a rank has made another one, it
+// awaitSameCall waits until all ranks have made the call. If a rank has made a different call, it
 // returns an error.
 func (s *groupSuspender) awaitSameCall(ctx context.Context, call string) error {
 	return s.group.aligner.realignAndCompare(ctx, &sharedCall{tag: call})
 }
 
-// prepareThisRank waits for this rank's queued work.
+// prepareThisRank waits for this rank's queued work. During a capture, it returns ErrCapturing.
 func (s *groupSuspender) prepareThisRank(
 	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
 ) error {
@@ -152,8 +128,7 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	}
 
 	s.setState(stateResuming)
-	err := s.allocateAgain(ctx)
-	if err != nil {
+	if err := s.allocateAgain(ctx); err != nil {
 		s.setState(stateSuspended)
 		return err
 	}
@@ -162,14 +137,19 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	return nil
 }
 
+// setState must be called with Group.mu held.
+func (s *groupSuspender) setState(state int32) {
+	s.suspendState.Store(state)
+	s.group.windows.makePlansStale() // prepared calls do not check suspendState
+}
+
 // allocateAgain must be called with Group.mu held.
 func (s *groupSuspender) allocateAgain(ctx context.Context) error {
 	if err := s.awaitSameCall(ctx, "resume group"); err != nil {
 		return err
 	}
 
-	var noRefusal error // a Resume needs no preparation
-	if err := agreeOnRefusal(ctx, s.group, noRefusal); err != nil {
+	if err := agreeOnRefusal(ctx, s.group, nil); err != nil {
 		return err
 	}
 
@@ -177,8 +157,21 @@ func (s *groupSuspender) allocateAgain(ctx context.Context) error {
 	return s.group.life.awaitFault(comm.Resume(ctx))
 }
 
-// checkNotSuspended returns an error if any of a pool's windows belongs to a suspended group. Until
-// the group's Resume, the pool cannot be suspended or resumed.
+// refusal returns an ErrSuspended if the group is suspended. For a failed group, it returns nil, so
+// that the caller's next step returns the cause.
+func (s *groupSuspender) refusal() error {
+	if !s.Suspended() || s.hasFailed() {
+		return nil
+	}
+
+	text := fmt.Sprintf("group %s is suspended: call its Resume on every rank", s.group.id)
+	return &refusalError{text: text, kind: ErrSuspended}
+}
+
+func (s *groupSuspender) hasFailed() bool { return s.group.comm.Cause() != nil }
+
+// checkNotSuspended returns an error if the group of any window is suspended. A pool with such
+// windows cannot be suspended or resumed.
 func checkNotSuspended(windows []groupWindow) error {
 	i := slices.IndexFunc(windows, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {
@@ -187,27 +180,4 @@ func checkNotSuspended(windows []groupWindow) error {
 
 	text := fmt.Sprintf("group %s is suspended: call its Resume first", windows[i].group.id)
 	return &refusalError{text: text, kind: ErrSuspended}
-}
-
-// recordGroupInCapture records that the graph being captured on s contains a call of g. If s is not
-// being captured, it does nothing.
-func recordGroupInCapture(s *Stream, g *Group) {
-	if !s.capturing.Load() { // avoids the lock in most calls
-		return
-	}
-
-	s.pinning.Lock()
-	defer s.pinning.Unlock()
-	if s.capturing.Load() && !slices.Contains(s.groups, g) {
-		s.groups = append(s.groups, g)
-	}
-}
-
-func groupRefusals(groups []*Group) error {
-	var errs []error
-	for _, g := range groups {
-		errs = append(errs, g.refusal())
-	}
-
-	return errors.Join(errs...)
 }

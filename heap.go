@@ -10,9 +10,9 @@ import (
 	"symmem/internal/ledger"
 )
 
-// heap provides memory for allocations. The core places blocks in segments, but cannot map a
-// segment. If no free block of a stream fits, the core requests a segment by returning a growth.
-// The heap then tries in this order:
+// heap provides memory for allocations. Its core places blocks in segments of memory, but cannot
+// map a segment. If no free memory of a stream fits, core.Alloc returns a growth, the size of the
+// segment that it needs. The heap then tries in this order:
 //
 //   - to map a segment of the requested size,
 //   - to map a smaller segment, if the device has too little memory,
@@ -25,26 +25,26 @@ type heap struct {
 	segments  *segmentTable
 	uses      *useTracker
 	streams   *streamList
-	registrar *registrar
+	registrar *registrar // registers segments with groups
 }
 
-// alloc completes an allocation for which core.Alloc has returned block, growth and coreErr. site
-// is the call site, for the history.
+// alloc completes an allocation of Pool.alloc, whose core.Alloc has returned block, growth and
+// coreErr. site is the call site, for the history.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, coreErr error, site uint32,
 ) (alloc.Block, error) {
 	for {
-		// s must wait for earlier uses of a placed block.
+		// Even without a block, core.Alloc may have freed memory for s that other streams still use.
 		if err := h.uses.awaitUses(s); err != nil {
 			return alloc.Block{}, err
 		}
 
-		isPlaced := coreErr == nil && growth.Bytes == 0
-		if isPlaced {
+		needsSegment := growth.Bytes > 0
+		if coreErr == nil && !needsSegment {
 			return block, nil
 		}
 
-		if err := h.provide(s, bytes, growth, coreErr, site); err != nil {
+		if err := h.makeRoom(s, bytes, growth, coreErr, site); err != nil {
 			return alloc.Block{}, sizeError("allocating", bytes, err)
 		}
 
@@ -52,8 +52,8 @@ func (h *heap) alloc(
 	}
 }
 
-// provide gives a stream enough memory to repeat a core.Alloc that has returned growth or coreErr.
-func (h *heap) provide(
+// makeRoom gives a stream enough memory for a second core.Alloc.
+func (h *heap) makeRoom(
 	s *Stream, bytes int64, growth alloc.Growth, coreErr error, site uint32,
 ) error {
 	var err error
@@ -64,19 +64,33 @@ func (h *heap) provide(
 		err = h.addSizes(s, bytes, growErr)
 	}
 
-	return h.takeFromOtherStreams(s, bytes, err)
+	if !errors.Is(err, ErrOutOfMemory) {
+		return err
+	}
+
+	hasTaken, takeErr := h.takeFromOtherStreams(s, bytes)
+	if hasTaken {
+		return nil
+	}
+
+	if takeErr != nil {
+		takeErr = fmt.Errorf("taking free memory of other streams: %w", takeErr)
+		return errors.Join(err, takeErr)
+	}
+
+	return err
 }
 
 // growAsDevicePermits repeats grow with smaller segments while the device has too little memory.
 func (h *heap) growAsDevicePermits(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
-		if !errors.Is(err, driver.ErrOutOfMemory) {
+		if !errors.Is(err, ErrOutOfMemory) {
 			return err
 		}
 
-		isSmaller := h.core.Shrink(&growth)
-		if !isSmaller {
+		hasShrunk := h.core.Shrink(&growth)
+		if !hasShrunk {
 			return err
 		}
 	}
@@ -95,40 +109,35 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 		return errors.Join(err, unmapErr)
 	}
 
-	stream := h.core.Number(s.number)
+	streamInPool := h.core.Number(s.number)
 	h.ledger.Append(&event.Event{
-		Kind: event.KindSegment, Stream: stream, Segment: ordinal,
+		Kind: event.KindSegment, Stream: streamInPool, Segment: ordinal,
 		Size: growth.Bytes, Requested: growth.Bytes,
 	}, site)
-	h.segments.add(memory, ordinal, growth.Bytes, stream)
-	h.registrar.setPending()
+	h.segments.add(memory, ordinal, growth.Bytes, streamInPool)
+	h.registrar.setPending() // groups must register the segment
 	return nil
 }
 
 // addSizes adds the request and the pool's sizes to an ErrOutOfMemory of the device. It returns
 // other errors unchanged.
 func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
-	if !errors.Is(err, driver.ErrOutOfMemory) {
+	if !errors.Is(err, ErrOutOfMemory) {
 		return err
 	}
 
 	return newOutOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
 }
 
-// takeFromOtherStreams returns nil if err is an ErrOutOfMemory and other streams have enough free
-// memory for the request. Otherwise, it returns err.
-func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
-	if !errors.Is(err, ErrOutOfMemory) {
-		return err
-	}
-
+// takeFromOtherStreams gives s free memory of other streams, enough for bytes, and makes s wait for
+// their work.
+func (h *heap) takeFromOtherStreams(s *Stream, bytes int64) (hasTaken bool, err error) {
 	if s.inCapture() {
-		return err // the wait for other streams would become part of the graph
+		return false, nil // the wait for other streams would become part of the graph
 	}
 
 	canTakeFrom := func(owner alloc.Stream) bool {
 		stream := h.streams.find(owner)
-		// Another library may have destroyed a stream that it created.
 		return !stream.mayBeGone() && !stream.inCapture()
 	}
 	isAwaited := map[alloc.Stream]bool{}
@@ -140,21 +149,10 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 		isAwaited[owner] = true
 		return makeWait(s, h.streams.find(owner))
 	}
-	hasTaken, takeErr := h.core.Seize(bytes, s.number, canTakeFrom, awaitOnce)
-	if hasTaken {
-		return nil
-	}
-
-	if takeErr != nil {
-		takeErr = fmt.Errorf("taking free memory of other streams: %w", takeErr)
-		return errors.Join(err, takeErr)
-	}
-
-	return err
+	return h.core.Seize(bytes, s.number, canTakeFrom, awaitOnce)
 }
 
-// makeWait makes later work on s wait for the work queued on other. An error of the awaited work
-// does not affect s.
+// makeWait makes later work on s wait for the work queued on other, even if that fails.
 func makeWait(s, other *Stream) error {
 	workDone, err := other.recordEvent()
 	if errors.Is(err, ErrClosed) {
@@ -176,8 +174,8 @@ func sizeError(operation string, bytes int64, err error) error {
 	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
 }
 
-// reserve ensures that a stream can allocate the given total size without a new segment. If the
-// device has too little memory, reserve takes memory of other streams that no queued work uses.
+// reserve ensures that later allocations of a stream, of the given total size, need no new segment.
+// If the device has too little memory, it takes free memory of other streams that needs no waits.
 func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	growth, err := h.core.Reserve(bytes, s.number)
 	if err != nil {
@@ -189,13 +187,13 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 		Kind: event.KindReserve, Stream: h.core.Number(s.number), Segment: noSegment,
 		Size: growth.Bytes, Requested: bytes,
 	}, site)
-	hasEnough := growth.Bytes == 0
-	if hasEnough {
+	needsSegment := growth.Bytes > 0
+	if !needsSegment {
 		return nil
 	}
 
 	err = h.grow(s, growth, site)
-	if errors.Is(err, driver.ErrOutOfMemory) && h.core.ReserveClean(bytes, s.number) {
+	if errors.Is(err, ErrOutOfMemory) && h.core.ReserveClean(bytes, s.number) {
 		return nil
 	}
 

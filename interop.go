@@ -96,7 +96,7 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 		return unlockAndRefuse(p)
 	}
 
-	defer p.events.release() // unlocks p.mu
+	defer p.events.unlock()
 	p.ledger.Append(&event.Event{
 		Kind: event.KindNote, Segment: -1, Size: value, Requested: kind,
 	}, i.site)

@@ -45,7 +45,7 @@ func (rt *Runtime) JoinWith(
 
 	timeout := driver.NewLimit(cmp.Or(o.Timeout, rt.opts.Timeout))
 	defer deliverAll(rt)
-	if err := rt.creation.closedError(); err != nil {
+	if err := rt.registry.closedError(); err != nil {
 		return nil, err
 	}
 
@@ -105,14 +105,13 @@ const (
 // connect creates a group by connecting its ranks, which r lists. If the process of one of these
 // ranks ends during the call, connect returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
-	// done ends the call. If Runtime.Close has interrupted it, done changes the error to ErrClosed.
-	ctx, done, err := rt.creation.beginJoin(ctx)
+	ctx, endJoin, err := rt.registry.beginJoin(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	defer func() {
-		err = done(err)
+		err = endJoin(err)
 		rt.monitor.recordResult(err)
 	}()
 	operation := "joining group " + driver.GroupConfig{ID: r.fullID}.Name()

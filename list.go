@@ -101,7 +101,8 @@ func prepareList(
 		isPrepared := p.plan != nil
 		if !isPrepared {
 			if err := g.calls.prepare(ctx, p, s); err != nil {
-				return nil, g.life.failStream(s, err)
+				g.life.failStream(s)
+				return nil, err
 			}
 		}
 
@@ -211,8 +212,8 @@ func pathOfCall(planner *planner, c *collective) (driver.Path, error) {
 	}
 
 	call := validated.call()
-	buffers := planner.locations(&call)
-	_, _, err = planner.router.route(validated.choice, &call, buffers.where) // sets call.Path
+	buffers := planner.setWindows(&call)
+	_, _, err = planner.router.route(validated.choice, &call, buffers.reason) // sets call.Path
 	if err != nil {
 		return 0, planner.wrapError(c, err)
 	}

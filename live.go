@@ -40,8 +40,8 @@ type liveView struct {
 	rt          *Runtime
 	openTime    time.Time
 	server      *live.Server // nil without Options.HTTP, or if open failed
-	countsCalls atomic.Bool  // makes newly prepared calls count and time themselves
-	isReady     atomic.Bool  // false until start; the pages are then almost empty
+	countsCalls atomic.Bool  // whether calls that are prepared from now on are counted and timed
+	isReady     atomic.Bool  // set by start; until then, the pages are almost empty
 }
 
 // open creates this rank's socket if Options.HTTP is set. Errors are only logged, because the
@@ -77,9 +77,9 @@ func (v *liveView) openServer(ctx context.Context) (*live.Server, error) {
 // same name.
 func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	const key = "live"
-	var missing []byte // only the first rank finds no value and stores its proposal
+	var noValue []byte // only the first rank finds none, and stores its proposal
 	proposal := []byte(rand.Text())
-	name, err := v.rt.rankLists.store.CompareSet(ctx, key, missing, proposal)
+	name, err := v.rt.rankLists.store.CompareSet(ctx, key, noValue, proposal)
 	if err != nil {
 		return "", fmt.Errorf("agreeing on the name of the job: %w", err)
 	}
@@ -122,50 +122,50 @@ func (v *liveView) startCountingCalls() {
 	}
 
 	for _, g := range v.rt.registry.allGroups() {
-		g.windows.makePlansStale() // calls prepared so far do not count themselves
+		g.windows.makePlansStale() // calls prepared so far are not counted
 	}
 }
 
-// callClocks counts and times the calls of a group, by operation, path and size.
-type callClocks struct {
-	clocksByKey sync.Map // clockKey -> *clockPair
+// callTimers counts and times the calls of a group.
+type callTimers struct {
+	timersByKey sync.Map // timerKey -> *timerPair
 }
 
-type clockKey struct {
+type timerKey struct {
 	operation driver.Operation
 	path      driver.Path
 	sizeBits  int // bits.Len64 of the size in bytes, for example 13 for 4096 to 8191
 }
 
-// clockPair measures the calls with one clockKey.
-type clockPair struct {
-	submitClock driver.CallTimer // time until a call returns
-	runClock    driver.CallTimer // time that the backend takes to run the work of a call
-	isRunTimed  atomic.Bool      // whether runClock is used
+// timerPair measures the calls with one timerKey.
+type timerPair struct {
+	submit     driver.CallTimer // time until a call returns
+	run        driver.CallTimer // time that the backend takes to run the work of a call
+	isRunTimed atomic.Bool      // false for messages, and if the backend cannot time work
 }
 
-// addMeters makes a prepared call report its times. The runs of messages are not timed.
-func (c *callClocks) addMeters(call *collective, path driver.Path) {
+// add counts and times every use of a prepared call.
+func (c *callTimers) add(call *collective, path driver.Path) {
 	bytes := call.described.Bytes
-	key := clockKey{
+	key := timerKey{
 		operation: call.operation, path: path, sizeBits: bits.Len64(uint64(bytes)),
 	}
-	value, _ := c.clocksByKey.LoadOrStore(key, new(clockPair))
-	clocks := value.(*clockPair)
-	call.submit = clocks.submitClock.Meter(bytes)
+	value, _ := c.timersByKey.LoadOrStore(key, new(timerPair))
+	timers := value.(*timerPair)
+	call.submit = timers.submit.Meter(bytes)
 	timedPlan, canTime := call.plan.(driver.Timed)
 	if canTime && !call.operation.PointToPoint() {
-		timedPlan.SetMeter(clocks.runClock.MeterWithoutBytes(bytes))
-		clocks.isRunTimed.Store(true)
+		timedPlan.SetMeter(timers.run.MeterWithoutBytes(bytes)) // submit has counted the bytes
+		timers.isRunTimed.Store(true)
 	}
 }
 
 // summarize returns the measurements, sorted by operation, path and size.
-func (c *callClocks) summarize() []live.Calls {
+func (c *callTimers) summarize() []live.Calls {
 	summaries := []live.Calls{} // not nil: JSON needs [] instead of null
-	for k, value := range c.clocksByKey.Range {
-		key, clocks := k.(clockKey), value.(*clockPair)
-		summaries = append(summaries, clocks.summarize(key))
+	for k, value := range c.timersByKey.Range {
+		key, timers := k.(timerKey), value.(*timerPair)
+		summaries = append(summaries, timers.summarize(key))
 	}
 
 	slices.SortFunc(summaries, func(a, b live.Calls) int {
@@ -175,8 +175,8 @@ func (c *callClocks) summarize() []live.Calls {
 	return summaries
 }
 
-func (c *clockPair) summarize(key clockKey) live.Calls {
-	submit := c.submitClock.Read()
+func (t *timerPair) summarize(key timerKey) live.Calls {
+	submit := t.submit.Read()
 	summary := live.Calls{
 		Operation: key.operation.String(), Path: key.path.String(), MaxBytes: 1 << key.sizeBits,
 		Calls: submit.Calls, Bytes: submit.Bytes, Submit: newTimes(submit),
@@ -185,8 +185,8 @@ func (c *clockPair) summarize(key clockKey) live.Calls {
 		summary.MinBytes = 1 << (key.sizeBits - 1)
 	}
 
-	if c.isRunTimed.Load() {
-		run := newTimes(c.runClock.Read())
+	if t.isRunTimed.Load() {
+		run := newTimes(t.run.Read())
 		summary.Run = &run
 	}
 

@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -12,19 +13,20 @@ import (
 // rows. With ReduceScatterRMSNorm, each rank gets an equal part of the rows. All fields except the
 // tensors must be equal on all ranks. Tensors must be contiguous and 16-byte aligned.
 //
-// Other ranks access Input and, in an AllReduceRMSNorm, Output. In symmetric memory, these must be
-// at the same position on all ranks. On GPUs, they must be symmetric memory if they exceed about
-// 7 MiB.
+// Other ranks access Input and, in an AllReduceRMSNorm, Output. If these lie in symmetric memory,
+// their positions must be the same on all ranks. On GPUs, they must lie in symmetric memory if they
+// exceed about 7 MiB.
 type NormArgs struct {
 	// Type is the type of Input, Output, Residual and Weight: BFloat16 (the default) or Float16.
 	Type DataType
 	// Input has the shape [Rows, Hidden] in an AllReduceRMSNorm and [ranks*Rows, Hidden] in a
-	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]. Output may be the part of Input that
-	// this rank normalizes, but must not overlap Input in any other way. With Quant, Output is
-	// optional: without it, the call may overwrite this rank's part of Input.
+	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]. It may be the part of Input that this
+	// rank normalizes, but must not overlap Input in any other way. With Quant, Output is optional:
+	// without it, the call may overwrite this rank's part of Input.
 	Input, Output Memory
-	// Residual has the shape [Rows, Hidden] and is updated. In an AllReduceRMSNorm, it must have the
-	// same contents on all ranks. Weight has the shape [Hidden]. Neither may overlap another tensor.
+	// Residual has the shape [Rows, Hidden]. The call adds the sum of the Inputs to it. In an
+	// AllReduceRMSNorm, it must have the same contents on all ranks. Weight has the shape [Hidden].
+	// Neither may overlap another tensor.
 	Residual, Weight Memory
 	// Rows is the number of rows that this rank normalizes, which can be 0. Hidden is the number of
 	// elements of a row, a multiple of 8 and at most 16384.
@@ -55,10 +57,11 @@ const (
 	QuantNone     = driver.QuantNone
 	QuantStatic   = driver.QuantStatic   // one given scale
 	QuantPerRow   = driver.QuantPerRow   // a computed scale per row
-	QuantPerGroup = driver.QuantPerGroup // a computed scale per 128 elements, which divide Hidden
+	QuantPerGroup = driver.QuantPerGroup // a computed scale per 128 elements; 128 divides Hidden
 )
 
-// output returns Output or, if an optional Output is missing, the rank's part of Input.
+// output returns Output or, if an optional Output is missing, the rows of Input that the call may
+// overwrite. It does not report invalid arguments.
 func (a *NormArgs) output(o Operation, rank int) (Memory, error) {
 	isRequired := a.Quant == QuantNone
 	if isRequired || a.hasOutput() {
@@ -66,7 +69,8 @@ func (a *NormArgs) output(o Operation, rank int) (Memory, error) {
 	}
 
 	areArgsValid := a.Type.Valid() && a.Rows >= 0 && a.Hidden >= 0
-	if o != driver.ReduceScatterRMSNorm || !areArgsValid { // run reports invalid arguments
+	isScattered := o == driver.ReduceScatterRMSNorm
+	if !areArgsValid || !isScattered {
 		return a.Input, nil
 	}
 
@@ -108,10 +112,7 @@ func runNorm(
 	ctx context.Context, g *Group, o Operation, a NormArgs, s *Stream, choice PathChoice, site uint32,
 	wait bool,
 ) error {
-	var unset DataType
-	if a.Type == unset {
-		a.Type = BFloat16
-	}
+	a.Type = cmp.Or(a.Type, BFloat16)
 
 	recv, err := a.output(o, g.rank)
 	if err != nil {
@@ -122,7 +123,7 @@ func runNorm(
 		operation: o, dataType: a.Type, reduceOp: Sum, send: a.Input, recv: recv,
 		count: a.Rows * a.Hidden, choice: choice, site: site, wait: wait,
 	}
-	slot := c.planSlot(a.Weight.Address())
+	slot := c.planSlot(a.Weight.Address()) // calls of different layers differ in Weight
 	previous := g.calls.plans[slot].Load() // a prepared call, or nil
 	c.norm = reuseNorm(previous, &a)
 	return g.run(ctx, s, c)

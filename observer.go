@@ -9,9 +9,8 @@ import (
 )
 
 // Observer notifies a library, such as a profiler, when pools map segments and groups register
-// them. The functions are called in the order of these steps, each on a new goroutine, while the
-// pool is locked. They must return quickly and must not call symmem. Panics are logged. Nil
-// functions are skipped.
+// them. Functions are called one after another, each on a new goroutine, while the pool is locked.
+// They must return quickly and must not call symmem. Panics are logged. Nil functions are skipped.
 type Observer struct {
 	// SegmentAlloc is called after mapping a segment, and SegmentFree before unmapping it.
 	SegmentAlloc, SegmentFree func(SegmentEvent)
@@ -52,8 +51,8 @@ func (o *observers) add(observer *Observer) (remove func()) {
 func (o *observers) remove(observer *Observer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	isObserver := func(listed *Observer) bool { return listed == observer }
-	o.setList(slices.DeleteFunc(o.copyList(), isObserver))
+	isRemoved := func(listed *Observer) bool { return listed == observer }
+	o.setList(slices.DeleteFunc(o.copyList(), isRemoved))
 }
 
 func (o *observers) copyList() []*Observer {
@@ -74,16 +73,15 @@ func (o *observers) setList(list []*Observer) {
 	o.list.Store(&list)
 }
 
-// notify calls the selected function of each Observer, for example its SegmentAlloc.
-func notify[E any](rt *Runtime, selectFunction func(*Observer) func(E), event E) {
+// notify calls one function of each Observer, which functionOf selects, and waits for it.
+func notify[E any](rt *Runtime, functionOf func(*Observer) func(E), event E) {
 	list := rt.observers.list.Load()
 	if list == nil {
 		return
 	}
 
 	for _, o := range *list {
-		if function := selectFunction(o); function != nil {
-			// Guard runs the function on a new goroutine and converts a panic to an error.
+		if function := functionOf(o); function != nil {
 			panicErr := driver.Guard("a function of an Observer", func() { function(event) })
 			rt.opts.logFault(panicErr)
 		}

@@ -73,8 +73,8 @@ func WithPathChecks(g *Group, plain, window, direct pathCheck) *Group {
 // call is rejected, path is empty and why is the text of the error.
 func Route(g *Group, c Call) (path, why string, digest uint64) {
 	call := collectiveOf(&c).call()
-	places := g.calls.locations(&call)
-	offer, reason, err := g.router.route(c.Path, &call, places.where)
+	places := g.calls.setWindows(&call)
+	offer, reason, err := g.router.route(c.Path, &call, places.reason)
 	if err != nil {
 		return "", err.Error(), 0
 	}

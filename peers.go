@@ -6,13 +6,13 @@ import (
 	"symmem/driver"
 )
 
-// PeerAddresses returns the addresses at which this process and kernels on its device can access
-// this buffer on each rank of a group, in group order. The caller must synchronize accesses between
-// ranks, for example with Group.Barrier.
+// PeerAddresses returns, in group order, the addresses at which this process and kernels on its
+// device can access each rank's counterpart of this buffer. The caller must synchronize accesses
+// between ranks, for example with Group.Barrier.
 //
-// The addresses are valid until the group or the pool is closed. If the buffer is freed, Pool.Trim
-// may invalidate them earlier. Work that uses the addresses must be complete by then. They must not
-// be used while the pool is suspended.
+// All work that uses the addresses must be complete before the group or the pool is closed and, if
+// the buffer has been freed, before Pool.Trim. The addresses must not be used while the pool is
+// suspended.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer is not registered with
 // the group, ErrSuspended if the pool is suspended on this rank, and ErrUnsupported on all ranks if
@@ -26,7 +26,7 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 }
 
 func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
-	entry, err := findUsable(g, address, bytes, "addresses of peers")
+	entry, err := findUsableWindow(g, address, bytes, "addresses of peers")
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, ErrUnsupported)
 	}
 
-	addresses, err := mapper.PeerAddresses() // of the first byte of the segment on each rank
+	addresses, err := mapper.PeerAddresses() // a new slice with the start of each rank's segment
 	if err != nil {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
 	}
@@ -52,7 +52,7 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 // windowHandle returns the NCCL handle of the window that contains a range, and the range's offset
 // in the window.
 func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintptr, err error) {
-	entry, err := findUsable(g, address, bytes, "NCCL's window")
+	entry, err := findUsableWindow(g, address, bytes, "NCCL's window")
 	if err != nil {
 		return 0, 0, err
 	}
@@ -70,9 +70,9 @@ func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintpt
 	return handle, address - uintptr(entry.segment.start), nil
 }
 
-// findUsable returns the window that contains a range, or an error if there is none or its pool is
-// closed or suspended. subject names the wanted result in error texts.
-func findUsable(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
+// findUsableWindow returns the window that contains a range, or an error if there is none or its
+// pool is closed or suspended. subject names the wanted result in error texts.
+func findUsableWindow(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
 	if g == nil {
 		return nil, invalid("%s: the group is nil", subject)
 	}

@@ -15,7 +15,7 @@ type PermutedLayout = driver.PermutedLayout
 const DefaultPermuteAlign = 128
 
 // PermutedLayout returns the layout of PermuteArgs.Permuted for a group with the given number of
-// ranks. The layout has space for any choice of experts. align is PermuteArgs.Align.
+// ranks, with space for any choice of experts. align is PermuteArgs.Align.
 func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 	route := driver.Route{
 		MaxTokens: r.MaxTokens, TopK: r.TopK, Scales: r.Scales, Experts: r.Experts,
@@ -27,15 +27,15 @@ func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 
 // PermuteArgs contains the arguments of Permute and Unpermute. Suppose that this rank runs experts
 // 4 and 5 of a model, and that Dispatch has received row A for expert 5, row B for expert 4 and row
-// C for both. Permute writes the rows B and C for expert 4, and then A and C for expert 5. The
-// program computes a new row from each of these four. Unpermute adds up the weighted new rows of A,
-// of B and of C, and writes the three sums in this order for Combine.
+// C for both. Permute writes B and C for expert 4, and then A and C for expert 5. The program
+// computes a new row from each of these four. Unpermute writes three rows for Combine: the new rows
+// of A and of B, and the sum of the two new rows of C, all multiplied by their weights.
 //
 // Memory may belong to any pool and must be aligned to 16 bytes.
 type PermuteArgs struct {
 	Routing
-	// Align is at most 4096. The index of the first row of each expert is a multiple of Align. 0
-	// selects DefaultPermuteAlign.
+	// Align divides the index of each expert's first row. It is at most 4096; 0 selects
+	// DefaultPermuteAlign.
 	Align int64
 	// Dispatched is the output of Dispatch.
 	Dispatched Memory
@@ -59,8 +59,8 @@ func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {
 	}
 }
 
-// permute queues an Unpermute if isUnpermute is set, and otherwise a Permute. operation names the
-// call in errors. parts holds the memory of the call, in the order of driver.Permutation.Spans.
+// permute queues an Unpermute if isUnpermute is set, and otherwise a Permute. parts is in the order
+// of driver.Permutation.Spans.
 func permute(
 	g *Group, operation string, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
 ) error {
@@ -98,18 +98,18 @@ func checkAndQueuePermutation(
 		}
 	}
 
-	queue := permuter.Permute
+	submit := permuter.Permute
 	if isUnpermute {
-		queue = permuter.Unpermute
+		submit = permuter.Unpermute
 	}
 
-	return queuePermutation(p, queue, parts, s)
+	return queuePermutation(p, submit, parts, s)
 }
 
 // queuePermutation keeps the pools of the parts open until the permutation is queued, and records
 // that the stream uses the parts.
 func queuePermutation(
-	p *driver.Permutation, queue func(driver.Stream, *driver.Permutation) error, parts [3]Memory,
+	p *driver.Permutation, submit func(driver.Stream, *driver.Permutation) error, parts [3]Memory,
 	s *Stream,
 ) error {
 	first, second, third := parts[0], parts[1], parts[2]
@@ -121,7 +121,7 @@ func queuePermutation(
 	thirdPool := third.pool
 	hasEnteredThird := thirdPool == first.pool || thirdPool == second.pool
 	if hasEnteredThird {
-		thirdPool = nil // entering a pool again would fail if its Close has begun since
+		thirdPool = nil // a second entry fails if Pool.Close has begun
 	}
 
 	thirdUse, err := enterPools(thirdPool, nil)
@@ -129,21 +129,21 @@ func queuePermutation(
 		return err
 	}
 	defer thirdUse.leave(thirdPool, nil)
-	// checkAndUse takes two ranges.
-	err = errors.Join(s.checkAndUse(first, second), s.checkAndUse(third, third))
+	err = errors.Join(s.checkAndUse(first, second), s.checkAndUse(third, Memory{}))
 	if err != nil {
 		return err
 	}
-	defer s.useAgain(first, second) // after the permutation has been queued
-	defer s.useAgain(third, third)
-	if err := queue(s.queue, p); err != nil {
+	// A Synchronize of another goroutine may end the uses before the permutation is queued.
+	defer s.useAgain(first, second)
+	defer s.useAgain(third, Memory{})
+	if err := submit(s.queue, p); err != nil {
 		return err
 	}
 
 	var errs []error
 	for _, part := range parts {
 		if part.isGoMemory() {
-			errs = append(errs, s.keepReachable(part, part))
+			errs = append(errs, s.keepReachable(part, Memory{}))
 		}
 	}
 

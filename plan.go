@@ -52,7 +52,7 @@ type planner struct {
 	windows *windows
 	router  *router
 	site    atomic.Uint32 // of the latest call, or 0
-	clocks  callClocks
+	timers  callTimers
 	plans   [planSlots]atomic.Pointer[collective]
 }
 
@@ -246,8 +246,8 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 
 	call := c.call()
 	c.revision = pl.windows.revision.Load()
-	found := pl.locations(&call)
-	offer, why, err := pl.router.route(c.choice, &call, found.where)
+	found := pl.setWindows(&call)
+	offer, why, err := pl.router.route(c.choice, &call, found.reason)
 	if err != nil {
 		return pl.wrapError(c, err)
 	}
@@ -261,7 +261,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 
 	c.described = describeSubmitted(&call, described, len(pl.ranks), pl.rank, callDigest)
 	if pl.rt.live.countsCalls.Load() {
-		pl.clocks.addMeters(c, call.Path)
+		pl.timers.add(c, call.Path)
 	}
 
 	// If memory is still pending, the next call may register it.
@@ -287,7 +287,7 @@ func (c *collective) hasPending(w *windows) bool {
 // realignPools finds the pools by address, because the caller may have passed only addresses.
 func (pl *planner) realignPools(ctx context.Context, c *collective, registered bool) error {
 	call := c.call()
-	found := pl.locations(&call)
+	found := pl.setWindows(&call)
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
 	for _, m := range [...]struct {
 		*windowEntry

@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,61 +12,57 @@ import (
 	"symmem/internal/ledger"
 )
 
-// To detect calls that differ between ranks, each rank describes its call, such as "AllReduce sum
-// of 8 float32", and the ranks compare a digest of the description. A window is memory that the
-// ranks have registered together. If they access each other's buffers through a window, the
-// description includes the buffers' positions: pool, segment and offset. Addresses may differ.
-
-// locations describes where the buffers of a call lie.
+// locations contains the windows of a call's buffers. A window is memory that the ranks of a group
+// have registered together.
 type locations struct {
 	send, recv *windowEntry // nil if the buffer's position may differ between ranks
-	where      string       // why the call can or cannot use windows
+	reason     string       // why the call can or cannot use windows
 }
 
-// locations finds the windows of a call's buffers, and also stores them in the call.
-func (pl *planner) locations(call *driver.Call) locations {
+// setWindows sets the windows of a call.
+func (pl *planner) setWindows(call *driver.Call) locations {
 	table := pl.windows.table.Load()
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
 	send, isSendInWindow := table.findWindow(call.Send, sendBytes)
 	switch {
 	case call.Operation == driver.AllToAllV:
-		// The send window is optional, and positions in it may differ between ranks.
-		if isSendInWindow && sendBytes > 0 {
+		if isSendInWindow && sendBytes > 0 { // optional
 			call.SendWindow = send.window
 		}
 
-		return locations{where: "the operation works without windows"}
+		return locations{reason: "the operation works without windows"}
 	case call.Operation.SplitsOneBuffer():
 		return locateUneven(table, call, sendBytes, recvBytes)
 	case call.Route != nil:
 		return locateRoute(table, call, sendBytes, recvBytes)
 	case !call.Operation.UsesWindows() || call.Count == 0:
-		return locations{where: "the operation works without windows"}
+		return locations{reason: "the operation works without windows"}
 	case !isSendInWindow:
-		return locations{where: "the send buffer is in no window of the group"}
+		return locations{reason: "the send buffer is in no window of the group"}
 	case call.Operation == driver.ReduceScatterRMSNorm: // other ranks access only the send buffer
 		call.SendWindow = send.window
-		return locations{send: send, where: "the send buffer lies in a window of the group"}
+		return locations{send: send, reason: "the send buffer lies in a window of the group"}
 	}
 
 	recv, isRecvInWindow := table.findWindow(call.Recv, recvBytes)
 	if !isRecvInWindow {
-		return locations{where: "the receive buffer is in no window of the group"}
+		return locations{reason: "the receive buffer is in no window of the group"}
 	}
 
 	call.SendWindow, call.RecvWindow = send.window, recv.window
 	return locations{send, recv, "both buffers lie in windows of the group"}
 }
 
-// describe returns the properties of a call that must be equal on all ranks. ticket is the call's
-// sequence number, or 0 if unknown.
+// describe returns the properties of a call that must be equal on all ranks, such as "AllReduce
+// sum of 8 float32". The ranks compare digests of them. ticket is the call's sequence number, or 0
+// if unknown.
 func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) *event.Call {
 	c := call.Describe()
 	c.Ticket = ticket
 	switch {
 	case call.Operation.PointToPoint():
 		const noPeer = -1
-		c.Operation, c.Root = "SendRecv", noPeer // a Send matches a Recv
+		c.Operation, c.Root = "SendRecv", noPeer // equal for the Send and the Recv of a message
 	case call.Norm != nil:
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
 		c.ReduceOp += ", " + call.Norm.Describe()
@@ -74,22 +71,21 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 		c.ReduceOp = call.Route.Describe()
 	}
 
-	// On the plain path, positions may differ between ranks.
-	hasWindow := found.send != nil || found.recv != nil
-	if hasWindow && call.Path != driver.PathPlain {
+	isPlain := call.Path == driver.PathPlain // permits different positions
+	if !isPlain {
 		pl.addPositions(&c, call, found)
 	}
 
 	return &c
 }
 
+// addPositions adds the segments and offsets of the buffers that lie in windows.
 func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locations) {
 	send, sendAddress := found.send, call.Send
 	recv, recvAddress := found.recv, call.Recv
 	isInPlace := send != nil && recv != nil && call.InPlace(pl.rank)
 	if isInPlace {
-		// If one buffer is a part of the other, its position depends on the rank. Therefore, the larger
-		// buffer's position describes both.
+		// The smaller buffer is a different part of the larger one on each rank.
 		isRecvLarger := call.Operation == driver.AllGather
 		if isRecvLarger {
 			send, sendAddress = recv, recvAddress
@@ -107,18 +103,17 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 	}
 }
 
-// describeSubmitted completes a description for this rank's events. It adds the size and the digest
-// to the result d of describe. A message becomes a Send or a Recv again.
+// describeSubmitted completes the result of describe for this rank's events.
 func describeSubmitted(
-	call *driver.Call, d *event.Call, ranks, rank int, digest uint64,
+	call *driver.Call, described *event.Call, ranks, rank int, digest uint64,
 ) *event.Call {
 	if call.Operation.PointToPoint() {
-		*d = call.Describe()
+		*described = call.Describe() // Send or Recv instead of SendRecv
 	}
 
-	send, recv := call.Spans(ranks, rank)
-	d.Bytes, d.Digest = max(send, recv), digest
-	return d
+	sendBytes, recvBytes := call.Spans(ranks, rank)
+	described.Bytes, described.Digest = max(sendBytes, recvBytes), digest
+	return described
 }
 
 func digestCall(c *event.Call) uint64 {
@@ -145,11 +140,108 @@ func (pl *planner) mismatchedCall(cause error) *event.Call {
 	}
 
 	ticket := mismatch.Number
-	if mismatch.Launch {
-		ticket = 0 // unknown, because Number counts launches of GPU kernels
+	if mismatch.Launch { // Number counts launches of GPU kernels
+		ticket = 0
 	}
 
 	call := *mismatch.Call
-	found := pl.locations(&call)
+	found := pl.setWindows(&call)
 	return pl.describe(&call, &found, ticket)
+}
+
+// Explanation says how a collective would run. Its String is, for example, "AllReduce: plain path:
+// the send buffer is in no window of the group".
+type Explanation struct {
+	Operation string `json:"operation"`
+	// Path is "plain", "window", "direct" or "two-level".
+	Path string `json:"path"`
+	// Why gives the reason for Path. If the direct path was requested or possible but not taken, Why
+	// also gives the reason for that.
+	Why string `json:"why"`
+	// Registers reports whether the call would register memory first.
+	Registers bool `json:"registers"`
+}
+
+// String formats the explanation as one line.
+func (e Explanation) String() string {
+	if e.Registers {
+		return fmt.Sprintf("%s: %s path, after registering: %s", e.Operation, e.Path, e.Why)
+	}
+
+	return fmt.Sprintf("%s: %s path: %s", e.Operation, e.Path, e.Why)
+}
+
+// explain implements Group.Explain. It registers nothing, but chooses the path as if the collective
+// had registered its buffers.
+func (pl *planner) explain(
+	op Operation, send, recv Memory, count int64, t DataType,
+) (Explanation, error) {
+	c := pl.exampleCall(op, send, recv, count, t)
+	call := c.call()
+	if err := cmp.Or(pl.life.err(), pl.validate(c, &call)); err != nil {
+		return Explanation{}, err
+	}
+
+	windowsReason := pl.setWindows(&call).reason
+	e := Explanation{Operation: op.String()}
+	mayRegister := op.UsesWindows() && !pl.rt.captures.isAnyCapturing()
+	if mayRegister {
+		e.Registers = send.needsRegistration(pl.group) || recv.needsRegistration(pl.group)
+		if pl.setFutureWindows(&call, send, recv) {
+			windowsReason = "both buffers belong to pools that the group can register"
+		}
+	}
+
+	offer, why, err := pl.router.route(c.choice, &call, windowsReason) // also sets call.Path
+	if err != nil {
+		return Explanation{}, err
+	}
+
+	e.Path, e.Why = call.Path.String(), why.String()
+	if remarker, canRemark := offer.(driver.Remarker); canRemark {
+		if remark := remarker.Remark(call.Path); remark != "" {
+			e.Why += "; " + remark
+		}
+	}
+
+	return e, nil
+}
+
+// setFutureWindows sets the windows of call and returns true if the collective would create them.
+func (pl *planner) setFutureWindows(call *driver.Call, send, recv Memory) bool {
+	needsWindows := call.SendWindow == nil && call.Count > 0
+	canCreateWindows := pl.canRegister(send.pool) && pl.canRegister(recv.pool)
+	if !needsWindows || !canCreateWindows {
+		return false
+	}
+
+	call.SendWindow, call.RecvWindow = futureWindow{}, futureWindow{}
+	return true
+}
+
+// exampleCall splits buffers evenly between ranks, and uses the next rank as the peer of a message.
+func (pl *planner) exampleCall(
+	op Operation, send, recv Memory, count int64, t DataType,
+) *collective {
+	c := &collective{operation: op, send: send, recv: recv, count: count, dataType: t}
+	switch {
+	case op.HasSplits():
+		c.splits = evenSplits(op, count, len(pl.ranks))
+		c.count = c.splits.CountOf(op, pl.rank)
+	case op.PointToPoint():
+		nextRank := (pl.rank + 1) % len(pl.ranks)
+		c.root = nextRank // for messages, root is the peer
+	}
+
+	return c
+}
+
+// futureWindow stands for a window that does not exist yet.
+type futureWindow struct{}
+
+func (futureWindow) Deregister() error { return nil }
+
+// canRegister reports whether the domain of the pool contains the group.
+func (pl *planner) canRegister(p *Pool) bool {
+	return p != nil && p.domain != nil && p.domain.contains(&pl.roster)
 }

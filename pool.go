@@ -70,11 +70,11 @@ type Pool struct {
 // NewPool creates a pool. Every rank of a domain must create its pools in the same order. NewPool
 // does not wait for other ranks.
 func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
-	if err := rt.creation.beginCall(); err != nil {
+	if err := rt.registry.beginCreation(); err != nil {
 		return nil, err
 	}
 
-	defer rt.creation.endCall()
+	defer rt.registry.endCreation()
 	if o.Domain != nil && o.Domain.rt != rt {
 		return nil, invalid("creating a pool: its domain is a group of another runtime")
 	}
@@ -184,7 +184,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	block, growth, err := p.core.Alloc(bytes, s.number)
 	if err != nil || growth.Bytes != 0 || p.core.HasReports() {
 		if block, err = p.heap.alloc(s, bytes, block, growth, err, site); err != nil {
-			p.events.release()
+			p.events.unlock()
 			return Buffer{}, err
 		}
 	}
@@ -203,7 +203,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 
 	if p.events.active {
 		p.addresses.recordAlloc(b)
-		p.events.releaseOne()
+		p.events.unlockAfterOne()
 		return b, nil
 	}
 
@@ -273,7 +273,7 @@ func (p *Pool) reserveFor(
 
 func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	p.mu.Lock()
-	defer p.events.release()
+	defer p.events.unlock()
 	return p.heap.reserve(s, bytes, site)
 }
 

@@ -9,12 +9,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// If a group fails between an allocation on rank 0 and the same allocation on rank 1, the pool
-// would place later buffers differently on the two ranks. Such a pool is suspect. In a realignment,
-// the ranks exchange inventories of their segments and live blocks, compute the same arrangement
-// from them, and rebuild their pools. Live blocks stay in place, and other memory becomes free.
-
-// realigner implements the steps of a pool's realignment on this rank.
+// realigner realigns a suspect pool on this rank. A fault of a group makes a pool suspect, because
+// ranks may have missed different allocations, and would then place later buffers differently. A
+// realignment has these steps:
+//
+//   - takeInventory lists segments and live blocks. From the inventories of all ranks, each rank
+//     computes the same arrangement.
+//   - rebuild applies the arrangement. Live blocks stay in place, and other memory becomes free.
+//   - deregisterWithdrawn deregisters the segments that are to be unmapped.
 type realigner struct {
 	mu        *ranked.Spin[poolMu]
 	history   *history
@@ -23,20 +25,20 @@ type realigner struct {
 	events    *poolEvents
 }
 
-// markSuspect makes the pool suspect, unless the pools of failedGroup have been realigned since the
-// failure. failedGroup is nil during a realignment.
+// markSuspect makes the pool suspect, unless the fault of failedGroup has been repaired. A
+// realignment passes nil.
 func (r *realigner) markSuspect(failedGroup *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	hasMarked := r.suspicion.markSuspect(failedGroup, r.heap.liveBlocks)
-	if hasMarked {
-		r.heap.registrar.setPending() // makes prepared calls stale, because they do not realign
+	isSuspect := r.suspicion.markSuspect(failedGroup, r.heap.liveBlocks)
+	if isSuspect {
+		r.heap.registrar.setPending() // also ends the reuse of prepared calls
 	}
 }
 
 // mustRealign reports whether a group must realign the pool before a collective on a memory range.
-// It returns false for buffers from before the fault, so that ranks can use them to communicate
-// with ranks that have not detected the fault yet.
+// Buffers from before the fault need no realignment, because ranks that have not detected the fault
+// may also use them.
 func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,17 +53,15 @@ func (r *realigner) isFromBeforeFault(address uintptr, bytes int64) bool {
 			return false
 		}
 
-		_, err := r.heap.core.LiveBlock(block.Handle)
-		isStillLive := err == nil
-		return isStillLive
+		_, freedErr := r.heap.core.LiveBlock(block.Handle)
+		return freedErr == nil
 	})
 }
 
 // contains reports whether a range lies in a block. The caller must hold mu.
 func (r *realigner) contains(block alloc.View, address uintptr, bytes int64) bool {
 	segment := r.heap.segments.list[block.Segment]
-	isMapped := segment != nil
-	if !isMapped {
+	if segment == nil { // unmapped
 		return false
 	}
 
@@ -74,13 +74,13 @@ func (r *realigner) contains(block alloc.View, address uintptr, bytes int64) boo
 	return offset < uintptr(block.Size) && bytes <= block.Size-int64(offset)
 }
 
-// takeInventory lists the pool's segments and blocks. The caller has waited for the work queued
-// before mark. If the program has changed the pool since then, takeInventory returns an error.
+// takeInventory lists the pool's segments and blocks. The caller has taken mark and has then waited
+// for the queued work. If the program has changed the pool since mark, takeInventory returns an
+// error.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// A Close that has begun waits for this call before it sets closed.
 	if r.heap.segments.closed {
 		return poolInventory{}, errPoolClosed
 	}
@@ -94,11 +94,11 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 		r.heap.uses.endUsesBefore(s, mark)
 	}
 
-	blocks, err := r.heap.core.Inventory()
+	inventory, err := r.heap.core.Inventory()
 	poolLedger := r.heap.ledger
 	return poolInventory{
 		Pool: r.history.id, Position: poolLedger.Position(), Start: poolLedger.NextStart(),
-		Inventory: blocks,
+		Inventory: inventory,
 	}, err
 }
 
@@ -111,7 +111,8 @@ func (r *realigner) rebuild(
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	segments := r.heap.segments
-	hasChanged := r.heap.ledger.Position() != inventories[g.rank].Position
+	ownInventory := inventories[g.rank]
+	hasChanged := r.heap.ledger.Position() != ownInventory.Position
 	if segments.closed || hasChanged {
 		return nil
 	}
@@ -122,7 +123,7 @@ func (r *realigner) rebuild(
 	}
 
 	r.rearrangeSegments(arrangement)
-	clear(r.heap.uses.useEndEvents) // after Rebuild, no block waits for the end of its uses
+	clear(r.heap.uses.useEndEvents) // the core has no deferred blocks
 	r.restartHistory(arrangement, inventories)
 	r.suspicion.recordRealigned(g)
 	var toUnmap []*segment
@@ -137,13 +138,14 @@ func (r *realigner) rebuild(
 // rearrangeSegments updates the segment table after core.Rebuild. The caller must hold mu.
 func (r *realigner) rearrangeSegments(arrangement alloc.Arrangement) {
 	segments := r.heap.segments
-	// Skip ordinals that other ranks use, so that the next segment gets the same one on all ranks.
+	// The next segment must get the same ordinal, an index of the list, on all ranks.
 	for len(segments.list) < len(arrangement.Segments) {
 		segments.list = append(segments.list, nil)
 	}
 
 	for _, s := range segments.mappedSegments() {
-		s.stream = 0 // Rebuild has given all free memory to stream 0
+		const ownerOfFreeMemory = 0 // after Rebuild
+		s.stream = ownerOfFreeMemory
 		isKept := arrangement.Segments[s.ordinal].Bytes > 0
 		if !isKept {
 			s.withdraw() // prevents new registrations
@@ -151,8 +153,8 @@ func (r *realigner) rearrangeSegments(arrangement alloc.Arrangement) {
 	}
 }
 
-// restartHistory gives the pool a history that is equal on all ranks, starting at a position that
-// no rank has reached. The caller must hold mu.
+// restartHistory starts a history that is equal on all ranks, at a position that no rank has
+// reached. The caller must hold mu.
 func (r *realigner) restartHistory(arrangement alloc.Arrangement, inventories []poolInventory) {
 	start := uint64(0)
 	for _, inventory := range inventories {
@@ -160,7 +162,8 @@ func (r *realigner) restartHistory(arrangement alloc.Arrangement, inventories []
 	}
 
 	r.events.collect()
-	r.heap.ledger.Restart(start, digestOfArrangement(arrangement, inventories[0]))
+	anyInventory := inventories[0] // all have the same live blocks
+	r.heap.ledger.Restart(start, digestOfArrangement(arrangement, anyInventory))
 	r.events.recordRestart(start)
 }
 
@@ -172,8 +175,8 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 		tagBits      = 8
 	)
 	digest := ledger.Empty
-	for _, extent := range arrangement.Segments {
-		digest = ledger.Mix(digest, uint64(extent.Bytes), segmentTag)
+	for _, s := range arrangement.Segments {
+		digest = ledger.Mix(digest, uint64(s.Bytes), segmentTag)
 	}
 
 	for _, kept := range arrangement.KeptRanges { // memory that graphs use on some rank

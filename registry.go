@@ -1,24 +1,98 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"time"
 
 	"symmem/internal/ranked"
 )
 
-// registry lists the groups and pools of a Runtime that have not been closed.
+// registry lists the groups and pools of a Runtime that have not been closed. When Runtime.Close
+// begins, the lists are frozen.
 type registry struct {
-	mu *ranked.Mutex[runtimeMu]
-	// context is canceled when Runtime.Close begins. From then on, groups and pools do not change.
-	context        context.Context
+	mu             *ranked.Mutex[runtimeMu]
+	life           context.Context // canceled with ErrClosed when Runtime.Close begins
+	cancel         context.CancelCauseFunc
+	calls          sync.WaitGroup      // calls that create objects; Add needs mu and an open runtime
 	world          *Group              // the group of all ranks
 	groups         []*Group            // includes failed groups; guarded by mu
 	pools          []*Pool             // guarded by mu
-	joinedIDs      map[string]struct{} // a set, includes ids of failed Joins; guarded by mu
-	ranges         poolRanges          // addresses of the pools, for lookups
+	joinedIDs      map[string]struct{} // includes ids of failed Joins; guarded by mu
+	ranges         poolRanges          // addresses of the pools
 	localPoolCount uint64              // pools created without a domain; guarded by mu
+}
+
+func newRegistry(mu *ranked.Mutex[runtimeMu]) registry {
+	life, cancel := context.WithCancelCause(context.Background())
+	return registry{mu: mu, life: life, cancel: cancel}
+}
+
+// closedError returns ErrClosed if Runtime.Close has begun, and otherwise nil.
+func (r *registry) closedError() error { return context.Cause(r.life) }
+
+// beginCreation begins a call that creates a group, pool or stream. After success, the caller must
+// call endCreation.
+func (r *registry) beginCreation() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.closedError(); err != nil {
+		return err
+	}
+
+	r.calls.Add(1)
+	return nil
+}
+
+func (r *registry) endCreation() { r.calls.Done() }
+
+// beginJoin begins a call that waits for other ranks. Runtime.Close cancels joinCtx. After success,
+// the caller must pass the error of the call, or nil, to end, and return the error from end.
+func (r *registry) beginJoin(
+	ctx context.Context,
+) (joinCtx context.Context, end func(joinErr error) error, err error) {
+	if err := r.beginCreation(); err != nil {
+		return nil, nil, err
+	}
+
+	joinCtx, cancel := context.WithCancelCause(ctx)
+	stopWatching := context.AfterFunc(r.life, func() { cancel(r.closedError()) })
+	end = func(joinErr error) error {
+		defer r.endCreation()
+		stopWatching()
+		cancel(nil) // releases joinCtx
+		if joinErr == nil {
+			return nil
+		}
+
+		return cmp.Or(r.closedError(), joinErr) // Close may be the reason for joinErr
+	}
+	return joinCtx, end, nil
+}
+
+// close makes new calls fail. It reports whether this is the first close.
+func (r *registry) close() (isFirst bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	isFirst = r.life.Err() == nil
+	r.cancel(fmt.Errorf("runtime: %w", ErrClosed))
+	return isFirst
+}
+
+// awaitCreations waits for the calls in progress, or until the deadline.
+func (r *registry) awaitCreations(deadline time.Time) {
+	done := make(chan struct{})
+	go func() {
+		r.calls.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Until(deadline)):
+	}
 }
 
 func (r *registry) allPools() []*Pool {
@@ -37,7 +111,7 @@ func (r *registry) allGroups() []*Group {
 func (r *registry) addGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := context.Cause(r.context); err != nil {
+	if err := r.closedError(); err != nil {
 		return err
 	}
 
@@ -47,12 +121,12 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// removeGroup removes a closed group, unless Runtime.Close has begun. Callers must not remove
-// failed groups, because realignments of pools need their faults.
+// removeGroup removes a closed group. Failed groups must stay, because realignments of pools need
+// the faults.
 func (r *registry) removeGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.context.Err() != nil {
+	if r.closedError() != nil {
 		return
 	}
 
@@ -61,7 +135,7 @@ func (r *registry) removeGroup(g *Group) {
 	}
 }
 
-// claimID records the id of a Join. It returns false if another Join has used the id.
+// claimID records the id of a Join. It returns false if an earlier Join has used the id.
 func (r *registry) claimID(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,31 +151,30 @@ func (r *registry) claimID(id string) bool {
 	return true
 }
 
-// addPool adds a pool. The domain of a shared pool is the group that shares it.
+// addPool adds a pool and sets its id and number. Runtime.Close waits for the caller, which is
+// between beginCreation and endCreation.
 func (r *registry) addPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	isLocal := p.domain == nil
+	isLocal := p.domain == nil // no group shares the pool
 	if isLocal {
 		const noID = 0
-		number := r.localPoolCount
+		p.identify(noID, r.localPoolCount)
 		r.localPoolCount++
-		p.identify(noID, number)
 	} else {
 		id := r.nextPoolID(p.domain)
-		number := id
-		p.identify(id, number)
+		p.identify(id, id)
 	}
 
 	r.pools = append(r.pools, p)
 	r.ranges.set(p, p.segments.arenaBytes)
 }
 
-// removePool removes a closed pool, unless Runtime.Close has begun.
+// removePool removes a closed pool.
 func (r *registry) removePool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.context.Err() != nil {
+	if r.closedError() != nil {
 		return
 	}
 
@@ -129,12 +202,11 @@ func (r *registry) countPools(domain *Group) int {
 	return count
 }
 
-// The id of a shared pool is the same on all ranks of its domain. The upper 48 bits are those of
-// the domain's key, which is a hash, or 0 for the world. The lower 16 bits number the pools of the
-// domain.
+// The id of a shared pool is the same on all ranks. The lower 16 bits number the pools of one
+// domain. The upper 48 bits are those of the domain's key, a hash, or 0 for the world.
 const poolsPerDomain = 1 << 16
 
-func keyBits(idOrKey uint64) uint64 { return idOrKey - idOrKey%poolsPerDomain }
+func keyBits(idOrKey uint64) uint64 { return idOrKey &^ (poolsPerDomain - 1) }
 
 // nextPoolID must be called with mu held.
 func (r *registry) nextPoolID(domain *Group) uint64 {
@@ -147,11 +219,11 @@ func (r *registry) nextPoolID(domain *Group) uint64 {
 	return keyBits(domain.key) | number%poolsPerDomain
 }
 
-// poolName returns the name of a shared pool for messages. If the pool and its domain are unknown
-// on this rank, the name contains only the id.
+// poolName returns the name of a shared pool for messages. If this rank does not know the pool or
+// the domain, the name contains only the id.
 func (r *registry) poolName(id uint64) string {
 	numberInDomain := id % poolsPerDomain
-	isPoolOfWorld := id == numberInDomain
+	isPoolOfWorld := keyBits(id) == 0
 	if isPoolOfWorld {
 		return fmt.Sprintf("pool %d", id)
 	}

@@ -122,21 +122,21 @@ func locateRoute(
 func locateCombineSend(table *windowTable, call *driver.Call, sendBytes int64) locations {
 	entry, isInWindow := table.findWindow(call.Send, sendBytes)
 	if !isInWindow {
-		return locations{where: "the send buffer is in no window of the group"}
+		return locations{reason: "the send buffer is in no window of the group"}
 	}
 
 	call.SendWindow = entry.window
-	return locations{send: entry, where: "the send buffer lies in a window of the group"}
+	return locations{send: entry, reason: "the send buffer lies in a window of the group"}
 }
 
 func locateDispatchRecv(table *windowTable, call *driver.Call, recvBytes int64) locations {
 	entry, isInWindow := table.findWindow(call.Recv, recvBytes)
 	if !isInWindow {
-		return locations{where: "the receive buffer is in no window of the group"}
+		return locations{reason: "the receive buffer is in no window of the group"}
 	}
 
 	call.RecvWindow = entry.window
-	return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
+	return locations{recv: entry, reason: "the receive buffer lies in a window of the group"}
 }
 
 // windowBuffers returns the send and the receive buffer, or zero for a buffer that needs no window,

@@ -38,7 +38,6 @@ type Runtime struct {
 
 	mu        ranked.Mutex[runtimeMu] // also guards fields of the structs below
 	adopted   []*AdoptedCommunicator  // replaced rather than modified; guarded by mu
-	creation  creation                // calls that create objects, until Close
 	registry  registry                // groups and pools
 	streams   streamList
 	captures  captures    // keeps captures and registrations apart
@@ -52,11 +51,8 @@ func newRuntime(
 	opts Options, w *rendezvous.World, store driver.Store, watcher rankWatcher,
 ) *Runtime {
 	rt := &Runtime{opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size}
-	rt.creation.mu = &rt.mu
-	rt.creation.life, rt.creation.cancel = context.WithCancelCause(context.Background())
 	rt.observers.mu = &rt.mu
-	rt.registry.mu = &rt.mu
-	rt.registry.context = rt.creation.life
+	rt.registry = newRegistry(&rt.mu)
 	rt.streams.mu = &rt.mu
 	rt.captures.mu = &rt.mu
 	rt.captures.timeout = closeTimeout(opts.Timeout)
@@ -274,13 +270,13 @@ func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
 // close implements Close. It stops waiting for other ranks to leave when the context ends.
 func (rt *Runtime) close(ctx context.Context) error {
-	isFirst := rt.creation.close()
+	isFirst := rt.registry.close()
 	if !isFirst {
 		return nil
 	}
 
 	deadline := time.Now().Add(rt.opts.Timeout)
-	rt.creation.await(deadline)
+	rt.registry.awaitCreations(deadline)
 	groups, pools := rt.registry.allGroups(), rt.registry.allPools()
 	errs := rt.streams.close()
 	for i, err := range errs {
@@ -321,7 +317,7 @@ func (rt *Runtime) DefaultStream() *Stream { return rt.stream }
 
 // NewEvent creates an event. Until a stream records it, Event.Done returns true.
 func (rt *Runtime) NewEvent() (*Event, error) {
-	if err := rt.creation.closedError(); err != nil {
+	if err := rt.registry.closedError(); err != nil {
 		return nil, err
 	}
 
@@ -338,11 +334,11 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 func (rt *Runtime) addStream(
 	open func() (driver.Stream, driver.AdoptedStream, error),
 ) (*Stream, error) {
-	if err := rt.creation.beginCall(); err != nil {
+	if err := rt.registry.beginCreation(); err != nil {
 		return nil, err
 	}
 
-	defer rt.creation.endCall()
+	defer rt.registry.endCreation()
 	queue, adopted, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("creating a stream: %w", err)

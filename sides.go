@@ -17,7 +17,7 @@ import (
 // adopt returns the cause that other ranks have decided on. If the cause is a DivergenceError with
 // this rank as absent, adopt adds this rank's side.
 func (inq *inquiry) adopt(ownCause error, decision []byte) error {
-	decided := decisionError(ownCause, decision)
+	decided := decodeCause(ownCause, decision)
 	var divergence *DivergenceError
 	wasAbsent := errors.As(decided, &divergence) &&
 		slices.Contains(divergence.Absent, inq.worldRank())

@@ -61,7 +61,7 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	snapshot := live.Group{
 		ID: g.id, Ranks: g.Ranks(), TimeoutSeconds: g.Timeout().Seconds(),
 		Machines: stats.Tuning.Machines, Windows: stats.Windows, Registrations: stats.Registrations,
-		Agreements: stats.Agreements, Paths: stats.Paths, Calls: g.calls.clocks.summarize(),
+		Agreements: stats.Agreements, Paths: stats.Paths, Calls: g.calls.timers.summarize(),
 	}
 	snapshot.State, snapshot.Fault = describeState(g)
 	inspector, canInspect := g.comm.(driver.Inspector)

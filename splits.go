@@ -53,7 +53,7 @@ func cloneSplits(s *Splits) *Splits {
 func locateUneven(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) (found locations) {
-	found.where = "the operation works without windows"
+	found.reason = "the operation works without windows"
 	if !call.Splits.Contiguous(call.Operation) {
 		return found
 	}
@@ -61,11 +61,11 @@ func locateUneven(
 	if call.Operation == driver.AllGatherV {
 		if entry, ok := table.findWindow(call.Recv, recvBytes); ok && recvBytes > 0 {
 			call.RecvWindow = entry.window
-			return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
+			return locations{recv: entry, reason: "the receive buffer lies in a window of the group"}
 		}
 	} else if entry, ok := table.findWindow(call.Send, sendBytes); ok && sendBytes > 0 {
 		call.SendWindow = entry.window
-		return locations{send: entry, where: "the send buffer lies in a window of the group"}
+		return locations{send: entry, reason: "the send buffer lies in a window of the group"}
 	}
 
 	return found

@@ -344,7 +344,7 @@ func (s *Stream) mustRecordUse(c *collective) bool {
 		return true
 	}
 
-	return c.send.extent.isOnOtherStream(s.number) || c.recv.extent.isOnOtherStream(s.number)
+	return c.send.extent.needsRecordedUse(s.number) || c.recv.extent.needsRecordedUse(s.number)
 }
 
 // useBoth records that this stream uses a and b. Their blocks are then not reused before the work

@@ -35,7 +35,7 @@ type useTracker struct {
 // addUse records that a stream uses a block. The caller must queue the work afterwards.
 func (u *useTracker) addUse(m Memory, s *Stream) error {
 	u.mu.Lock()
-	defer u.events.release() // unlocks mu and delivers the recorded event
+	defer u.events.unlock() // also delivers the recorded event
 	if u.segments.closed {
 		return useError(s, errPoolClosed)
 	}
