@@ -47,7 +47,7 @@ func (b Buffer) segmentAndOffset() (segment int, offset int64) {
 	return int(block.Segment), block.Offset
 }
 
-// blockOf returns the block of m, which must not have been freed.
+// blockOf returns the block of m, or an error if the block has been freed.
 func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,9 +144,9 @@ func (p *Pool) freeAfterClose(b Buffer) error {
 	return cmp.Or(freeErr, unmapErr)
 }
 
-// UseOn declares that work on s uses the buffer. Before the pool reuses the memory after Free, it
-// waits for the work queued on s before Free, or until the graph that has captured the work is
-// closed. Collectives, Copy and Fill need no UseOn.
+// UseOn declares that work on s uses the buffer. After Free, the pool reuses the memory only once
+// the work that was queued on s before Free is complete. If a graph has captured the work, the pool
+// waits until the graph is closed. Collectives, Copy and Fill need no UseOn.
 //
 // All ranks that share the pool must make the same UseOn calls, and must synchronize s and close
 // graphs at the same points of the program. Otherwise, later buffers get different offsets.

@@ -369,7 +369,7 @@ func (g *Group) Combine(ctx context.Context, a RouteArgs, s *Stream) error {
 // the same number of times. If Permuted is too small for the most rows that any ids could
 // need, it returns an ErrOutOfRange.
 func (g *Group) Permute(a PermuteArgs, s *Stream) error {
-	return permute(g, "permuting", &a, false, [3]Memory{a.Dispatched, a.Permuted}, s)
+	return permute(g, permuting, &a, s)
 }
 
 // Unpermute multiplies each row of Computed that belongs to an expert by the row's weight, and
@@ -378,7 +378,7 @@ func (g *Group) Permute(a PermuteArgs, s *Stream) error {
 // rounded once. Other places are not written. Permuted is the output of Permute with the same
 // Routing and Align. Like Permute, Unpermute uses only the memory of this rank.
 func (g *Group) Unpermute(a PermuteArgs, s *Stream) error {
-	return permute(g, "unpermuting", &a, true, [3]Memory{a.Permuted, a.Computed, a.Returned}, s)
+	return permute(g, unpermuting, &a, s)
 }
 
 // launchOn queues a plan, or records it in another library's capture. wait means that the stream is

@@ -180,8 +180,8 @@ func recordGroupInCapture(s *Stream, g *Group) {
 }
 
 // Launch queues the work on a stream of the same Runtime, which must not be capturing. Launch
-// returns ErrClosed if the graph or any of its pools or groups is closed, and ErrSuspended if any of
-// its pools or groups is suspended.
+// returns ErrClosed if the graph or any of its pools or groups is closed, and ErrSuspended if any
+// of its pools or groups is suspended.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")

@@ -28,8 +28,8 @@ type heap struct {
 	registrar *registrar // registers segments with groups
 }
 
-// alloc completes an allocation of Pool.alloc, whose core.Alloc has returned block, growth and
-// coreErr. site is the call site, for the history.
+// alloc completes a Pool.alloc. block, growth and coreErr are the results of its core.Alloc. site
+// is the call site, for the history.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, coreErr error, site uint32,
 ) (alloc.Block, error) {
@@ -52,7 +52,7 @@ func (h *heap) alloc(
 	}
 }
 
-// makeRoom gives a stream enough memory for a second core.Alloc.
+// makeRoom gives a stream enough memory to repeat core.Alloc.
 func (h *heap) makeRoom(
 	s *Stream, bytes int64, growth alloc.Growth, coreErr error, site uint32,
 ) error {

@@ -72,7 +72,9 @@ func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintpt
 
 // findUsableWindow returns the window that contains a range, or an error if there is none or its
 // pool is closed or suspended. subject names the wanted result in error texts.
-func findUsableWindow(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
+func findUsableWindow(
+	g *Group, address uintptr, bytes int64, subject string,
+) (*windowEntry, error) {
 	if g == nil {
 		return nil, invalid("%s: the group is nil", subject)
 	}

@@ -59,11 +59,16 @@ func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {
 	}
 }
 
-// permute queues an Unpermute if isUnpermute is set, and otherwise a Permute. parts is in the order
-// of driver.Permutation.Spans.
-func permute(
-	g *Group, operation string, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
-) error {
+// permutation is the operation of a call, as named in errors.
+type permutation string
+
+const (
+	permuting   permutation = "permuting"
+	unpermuting permutation = "unpermuting"
+)
+
+// permute queues a Permute or an Unpermute.
+func permute(g *Group, operation permutation, a *PermuteArgs, s *Stream) error {
 	if s == nil {
 		s = g.rt.stream
 	}
@@ -72,7 +77,7 @@ func permute(
 		return invalid("%s on group %s: the stream belongs to another runtime", operation, g.id)
 	}
 
-	if err := checkAndQueuePermutation(g, a, isUnpermute, parts, s); err != nil {
+	if err := checkAndQueuePermutation(g, operation, a, s); err != nil {
 		return fmt.Errorf("%s on group %s: %w", operation, g.id, err)
 	}
 
@@ -80,11 +85,19 @@ func permute(
 }
 
 func checkAndQueuePermutation(
-	g *Group, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
+	g *Group, operation permutation, a *PermuteArgs, s *Stream,
 ) error {
 	permuter, canPermute := g.rt.device.(driver.Permuter)
 	if !canPermute {
 		return fmt.Errorf("the backend has no permutations: %w", ErrUnsupported)
+	}
+
+	submit := permuter.Permute
+	parts := [3]Memory{a.Dispatched, a.Permuted} // in the order of driver.Permutation.Spans
+	isUnpermute := operation == unpermuting
+	if isUnpermute {
+		submit = permuter.Unpermute
+		parts = [3]Memory{a.Permuted, a.Computed, a.Returned}
 	}
 
 	p := a.driverPermutation(g)
@@ -96,11 +109,6 @@ func checkAndQueuePermutation(
 		if err := g.calls.checkMemory(span.Name, parts[i], span.Bytes, Uint8); err != nil {
 			return err
 		}
-	}
-
-	submit := permuter.Permute
-	if isUnpermute {
-		submit = permuter.Unpermute
 	}
 
 	return queuePermutation(p, submit, parts, s)

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// registry lists the groups and pools of a Runtime that have not been closed. When Runtime.Close
-// begins, the lists are frozen.
+// registry lists the groups and pools of a Runtime that have not been closed. Once Runtime.Close
+// has begun, it removes none, and adds only the pools of calls in progress.
 type registry struct {
 	mu             *ranked.Mutex[runtimeMu]
 	life           context.Context // canceled with ErrClosed when Runtime.Close begins
@@ -151,8 +151,7 @@ func (r *registry) claimID(id string) bool {
 	return true
 }
 
-// addPool adds a pool and sets its id and number. Runtime.Close waits for the caller, which is
-// between beginCreation and endCreation.
+// addPool adds a pool and sets its id and number. The caller has called beginCreation.
 func (r *registry) addPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,7 +202,7 @@ func (r *registry) countPools(domain *Group) int {
 }
 
 // The id of a shared pool is the same on all ranks. The lower 16 bits number the pools of one
-// domain. The upper 48 bits are those of the domain's key, a hash, or 0 for the world.
+// domain. The upper 48 bits come from Group.key, a hash, or are 0 for the world.
 const poolsPerDomain = 1 << 16
 
 func keyBits(idOrKey uint64) uint64 { return idOrKey &^ (poolsPerDomain - 1) }
