@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"symmem/driver"
-	"symmem/internal/agreement"
 )
 
 // inquiry determines, together with the other ranks, why a group has failed. Each rank reports what
@@ -177,40 +176,6 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 	}
 }
 
-// divergedCause explains reports of ranks that differ. If their histories and calls are the same
-// after all, it returns where each rank is, or cause.
-func (inq *inquiry) divergedCause(cause error, all *reports) error {
-	areAllInCalls := !all.callUnknown && len(all.missingRanks) == 0
-	err := inq.explainDivergence(cause, areAllInCalls, all.suspect)
-	isExplained := !errors.Is(err, cause)
-	if isExplained {
-		return all.addAdvice(all.completeDivergence(err))
-	}
-
-	// The histories are the same, so report where each rank is: one may have left the group.
-	diverged := all.byKind[kindDiverged]
-	elsewhere := map[int]string{}
-	for _, r := range diverged {
-		if r.Deadlock != nil {
-			maps.Copy(elsewhere, r.Deadlock.Activity)
-		}
-	}
-
-	if len(elsewhere) == 0 {
-		return cause
-	}
-
-	if len(all.lostRanks) > 0 {
-		return &RankLostError{
-			Ranks: all.lostRanks, InCall: diverged[0].InCall, Members: inq.ranks,
-		}
-	}
-
-	return all.addAdvice(&DeadlockError{
-		InCall: diverged[0].InCall, Activity: elsewhere, Members: inq.ranks,
-	})
-}
-
 // missingCause returns an error about the ranks whose reports are missing.
 func (inq *inquiry) missingCause(cause error, all *reports) error {
 	activity := map[int]string{}
@@ -323,61 +288,6 @@ func (inq *inquiry) abortedError(reports []report) error {
 
 	return fmt.Errorf("group %s: %w by %s%s", inq.id, ErrAborted,
 		driver.RanksOf(distinct(ranks), inq.ranks), why)
-}
-
-// comparableLedgers returns the histories that a comparison includes. It returns none if a pool is
-// suspect, because histories may then differ in a correct program.
-func (inq *inquiry) comparableLedgers(
-	mode agreement.Mode, hasSuspectPool bool,
-) ([]agreement.Ledger, error) {
-	if hasSuspectPool {
-		return nil, nil
-	}
-
-	if mode == agreement.ModePrefix {
-		return inq.comparison.sharedHistories(context.Background(), inq.exchangeReports)
-	}
-
-	return inq.comparison.histories(), nil
-}
-
-// explainDivergence compares the histories of the pools and the current collective across ranks. If
-// areAllInCalls is true, it also compares the calls that the ranks are in. It returns the first
-// difference as a DivergenceError. Without a difference, it returns cause.
-func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool bool) error {
-	comparisons := []agreement.Config{
-		inq.callComparison(cause),
-		// The ranks wait for each other, so an event that only some have reached is a difference.
-		{Mode: agreement.ModeExact},
-	}
-	if areAllInCalls {
-		comparisons = append(comparisons,
-			agreement.Config{Mode: agreement.ModeExact, Tag: inq.describeCall(cause)})
-	}
-
-	for _, config := range comparisons {
-		ledgers, err := inq.comparableLedgers(config.Mode, hasSuspectPool)
-		if err != nil {
-			return errors.Join(cause, err)
-		}
-
-		config.Ledgers = ledgers
-		outcome, err := inq.comparison.run(context.Background(), inq.exchangeReports, config)
-		if err != nil && config.CallDiffers {
-			// Describe the difference without the other ranks: this rank knows it.
-			outcome, err = inq.comparison.run(context.Background(), inq.ownPayload, config)
-		}
-
-		if err != nil {
-			return errors.Join(cause, err)
-		}
-
-		if err := inq.divergence(outcome); err != nil {
-			return err
-		}
-	}
-
-	return cause
 }
 
 // messageCause explains a mismatch of messages. If Sends or Recvs lack a partner, the ranks

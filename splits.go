@@ -47,26 +47,3 @@ func cloneSplits(s *Splits) *Splits {
 		RecvCounts: slices.Clone(s.RecvCounts), RecvOffsets: slices.Clone(s.RecvOffsets),
 	}
 }
-
-// locateUneven is for AllGatherV and ReduceScatterV. Only the divided buffer must lie in a window,
-// and its parts must be contiguous, because peers compute their beginnings from the counts.
-func locateUneven(
-	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
-) (found locations) {
-	found.reason = "the operation works without windows"
-	if !call.Splits.Contiguous(call.Operation) {
-		return found
-	}
-
-	if call.Operation == driver.AllGatherV {
-		if entry, ok := table.findWindow(call.Recv, recvBytes); ok && recvBytes > 0 {
-			call.RecvWindow = entry.window
-			return locations{recv: entry, reason: "the receive buffer lies in a window of the group"}
-		}
-	} else if entry, ok := table.findWindow(call.Send, sendBytes); ok && sendBytes > 0 {
-		call.SendWindow = entry.window
-		return locations{send: entry, reason: "the send buffer lies in a window of the group"}
-	}
-
-	return found
-}

@@ -1,12 +1,10 @@
 package symmem
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -170,62 +168,4 @@ func hasWindowOf(communicator *AdoptedCommunicator, segments []*segment) bool {
 	return slices.ContainsFunc(segments, func(s *segment) bool {
 		return communicator.windows[s] != nil
 	})
-}
-
-// groupWindow is the registration of a segment with a group.
-type groupWindow struct {
-	group   *Group
-	segment *segment
-	window  driver.Window
-}
-
-// listWindows lists the pool's windows in all groups, in the same order on all ranks.
-func (s *suspender) listWindows() []groupWindow {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	byGroupKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
-	memberships := slices.SortedFunc(maps.Values(s.registrar.memberships), byGroupKey)
-	var windows []groupWindow
-	for _, m := range memberships { // each group has one
-		for _, segment := range s.segments.mappedSegments() {
-			if w := m.windows[segment]; w != nil {
-				windows = append(windows, groupWindow{m.group, segment, w})
-			}
-		}
-	}
-
-	return windows
-}
-
-// holdSegments returns the pool's segments, and keeps them mapped until releaseAll. It omits the
-// segments that Trim is about to unmap.
-func (s *suspender) holdSegments() []*segment {
-	const firstOrdinal = 0
-	acceptAll := func(*segment) bool { return true }
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.segments.holdSegments(firstOrdinal, acceptAll)
-}
-
-// setRefusing makes allocations fail or succeed. In a closed pool, they always fail.
-func (s *suspender) setRefusing(isRefusing bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.segments.refusing = isRefusing || s.segments.closed
-}
-
-// addCloseCalls adds 1 or -1 to the number of Pool.Close calls in progress.
-func (s *suspender) addCloseCalls(change int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closes += change
-}
-
-// awaitStateChange waits until no Suspend or Resume of the pool is in progress.
-func (s *suspender) awaitStateChange(ctx context.Context) error {
-	isStable := func() bool {
-		state := s.state.Load()
-		return state == stateOpen || state == stateSuspended
-	}
-	return poll(ctx, isStable)
 }
