@@ -301,7 +301,7 @@ func (inq *inquiry) messageCause(reports []report) error {
 	}
 
 	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Number)...) // not nil
-	if len(ends) > maxEnds {
+	if len(ends) > maxMessageEnds {
 		ends = nil // too many for one exchange
 	}
 

@@ -11,17 +11,19 @@ import (
 	"symmem/internal/agreement"
 )
 
-// divergedCause explains reports of ranks that differ. If their histories and calls are the same
-// after all, it returns where each rank is, or cause.
+// Suppose that ranks 0 and 1 call AllReduce, rank 2 calls Barrier, and rank 3 is late. Ranks 0 to 2
+// decide on a DivergenceError with a side for each of the two calls, which lists rank 3 as absent.
+// When rank 3 arrives, it adopts the error, and adds a side for its own call to its copy.
+
+// divergedCause explains reports of ranks that differ.
 func (inq *inquiry) divergedCause(cause error, all *reports) error {
 	areAllInCalls := !all.callUnknown && len(all.missingRanks) == 0
 	err := inq.explainDivergence(cause, areAllInCalls, all.suspect)
 	isExplained := !errors.Is(err, cause)
 	if isExplained {
-		return all.addAdvice(all.completeDivergence(err))
+		return all.addAdvice(all.preferComplete(err))
 	}
 
-	// The histories are the same, so report where each rank is: one may have left the group.
 	diverged := all.byKind[kindDiverged]
 	elsewhere := map[int]string{}
 	for _, r := range diverged {
@@ -46,8 +48,8 @@ func (inq *inquiry) divergedCause(cause error, all *reports) error {
 }
 
 // explainDivergence compares the histories of the pools and the current collective across ranks. If
-// areAllInCalls is true, it also compares the calls that the ranks are in. It returns the first
-// difference as a DivergenceError. Without a difference, it returns cause.
+// areAllInCalls is true, it also compares the ranks' calls. It returns the first difference as a
+// DivergenceError, or cause without a difference.
 func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool bool) error {
 	comparisons := []agreement.Config{
 		inq.callComparison(cause),
@@ -60,7 +62,7 @@ func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool
 	}
 
 	for _, config := range comparisons {
-		ledgers, err := inq.comparableLedgers(config.Mode, hasSuspectPool)
+		ledgers, err := inq.comparableHistories(config.Mode, hasSuspectPool)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
@@ -68,8 +70,8 @@ func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool
 		config.Ledgers = ledgers
 		outcome, err := inq.comparison.run(context.Background(), inq.exchangeReports, config)
 		if err != nil && config.CallDiffers {
-			// Describe the difference without the other ranks: this rank knows it.
-			outcome, err = inq.comparison.run(context.Background(), inq.ownPayload, config)
+			// Other ranks do not answer, but this rank knows the difference.
+			outcome, err = inq.comparison.run(context.Background(), inq.exchangeAlone, config)
 		}
 
 		if err != nil {
@@ -84,8 +86,8 @@ func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool
 	return cause
 }
 
-// callComparison configures a comparison of the pool histories, and of the call in cause if it is a
-// mismatch.
+// callComparison configures a comparison of the pool histories and, if cause is a MismatchError, of
+// the call.
 func (inq *inquiry) callComparison(cause error) agreement.Config {
 	call := inq.calls.mismatchedCall(cause) // nil if there is none
 	return agreement.Config{
@@ -100,9 +102,9 @@ func (inq *inquiry) describeCall(cause error) string {
 	return text[:min(len(text), agreement.MaxTag)]
 }
 
-// comparableLedgers returns the histories that a comparison includes. It returns none if a pool is
-// suspect, because histories may then differ in a correct program.
-func (inq *inquiry) comparableLedgers(
+// comparableHistories returns the histories to compare. It returns none if a pool is suspect,
+// because histories may then differ in a correct program.
+func (inq *inquiry) comparableHistories(
 	mode agreement.Mode, hasSuspectPool bool,
 ) ([]agreement.Ledger, error) {
 	if hasSuspectPool {
@@ -116,17 +118,16 @@ func (inq *inquiry) comparableLedgers(
 	return inq.comparison.histories(), nil
 }
 
-// ownPayload replaces an exchange of payloads that has failed. It returns only this rank's payload,
-// as if all other ranks were absent.
-func (inq *inquiry) ownPayload(_ context.Context, payload []byte) ([][]byte, error) {
+// exchangeAlone is an agreement.Exchange in which all other ranks are absent.
+func (inq *inquiry) exchangeAlone(_ context.Context, payload []byte) ([][]byte, error) {
 	payloads := make([][]byte, len(inq.ranks))
 	payloads[inq.rank] = payload
 	return payloads, nil
 }
 
-// completeDivergence replaces a divergence with absent ranks by one without, if a rank has reported
-// such a divergence.
-func (all *reports) completeDivergence(err error) error {
+// preferComplete returns err or, if err is a DivergenceError with absent ranks, a reported
+// DivergenceError without absent ranks.
+func (all *reports) preferComplete(err error) error {
 	var d *DivergenceError
 	isIncomplete := errors.As(err, &d) && len(d.Absent) > 0
 	if !isIncomplete {
@@ -143,12 +144,8 @@ func (all *reports) completeDivergence(err error) error {
 	return err
 }
 
-// Suppose that ranks 0 and 1 call AllReduce, rank 2 calls Barrier, and rank 3 is late. Ranks 0 to 2
-// decide on a DivergenceError with two sides, one for each call, and with rank 3 as absent. When
-// rank 3 arrives, it adopts the error, and adds a side for its own call to its copy.
-
-// adopt returns the cause that other ranks have decided on. If the cause is a DivergenceError with
-// this rank as absent, adopt adds this rank's side.
+// adopt returns the cause that other ranks have decided on. If it is a DivergenceError that lists
+// this rank as absent, adopt adds this rank's side to a copy.
 func (inq *inquiry) adopt(ownCause error, decision []byte) error {
 	decided := decodeCause(ownCause, decision)
 	var divergence *DivergenceError
@@ -176,8 +173,8 @@ func (inq *inquiry) adopt(ownCause error, decision []byte) error {
 
 func (inq *inquiry) worldRank() int { return inq.ranks[inq.rank] }
 
-// ownSide returns this rank's side of a divergence between other ranks, such as its call, or the
-// event at the position in a pool's history where their events differ.
+// ownSide returns this rank's side of a divergence: its call, or the event in a pool's history at
+// the position where other ranks differ.
 func (inq *inquiry) ownSide(ownCause error, d *DivergenceError) (Side, error) {
 	config := inq.callComparison(ownCause)
 	config.Tag = inq.describeCall(ownCause)
@@ -203,8 +200,8 @@ func kindNamed(name DivergenceKind) agreement.Kind {
 	return agreement.KindCollective
 }
 
-// addSide adds the side of one absent rank. It clones the slices of d before it changes them,
-// because other errors can share them.
+// addSide adds the side of one absent rank. It changes copies of the slices of d, because other
+// errors can share the slices.
 func (d *DivergenceError) addSide(added Side) {
 	rank := added.Ranks[0]
 	d.Absent = slices.DeleteFunc(slices.Clone(d.Absent), func(r int) bool { return r == rank })

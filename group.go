@@ -256,7 +256,7 @@ func (g *Group) Ended() <-chan struct{} { return g.life.ctx.Done() }
 // Stats returns the group's counters and settings.
 func (g *Group) Stats() GroupStats {
 	s := GroupStats{
-		Windows:       g.windows.table.Load().count,
+		Windows:       g.windows.table.Load().windowCount,
 		Registrations: g.registrations.Load(),
 		Agreements:    g.comparison.agreed.Load(),
 		Paths:         map[string]uint64{},

@@ -6,14 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"time"
 
 	"symmem/driver"
 	"symmem/event"
 	"symmem/internal/handoff"
-	"symmem/internal/tuning"
 )
 
 // MaxGroupID limits the length of an id that Join accepts, in bytes.
@@ -218,18 +216,19 @@ func closeFailed(g *Group, err error) error {
 // hasSuspectPools is true if some rank suspects a pool after a fault.
 func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err error) {
 	rt := g.rt
-	own := settings{Machine: machineName(), Suspect: g.aligner.hasSuspectPools(), Terms: []setting{
+	own := groupSettings{Machine: machineName(), Suspect: g.aligner.hasSuspectPools()}
+	own.Settings = []setting{
 		{What: "check level", Value: rt.Check().String()},
 		{What: "path choice", Value: rt.opts.Path.String()},
 		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
 		{What: "order of messages", Value: rt.opts.messageOrder()},
-	}}
+	}
 	table, err := tuningTableFor(rt.opts.Tuning, rt.device.Info(), len(g.ranks))
 	if err != nil {
 		own.TableError = err.Error() // compareSettings returns it on all ranks
 	} else {
 		digest := formatDigest(table)
-		own.Terms = append(own.Terms, setting{
+		own.Settings = append(own.Settings, setting{
 			What: "tuning table", Value: digest,
 			Text: fmt.Sprintf("%s (digest %s)", table.Name(), digest),
 		})
@@ -245,7 +244,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 		return false, err
 	}
 
-	byRank := make([]settings, len(encodedSettings))
+	byRank := make([]groupSettings, len(encodedSettings))
 	for i, text := range encodedSettings {
 		if err := json.Unmarshal(text, &byRank[i]); err != nil {
 			return false, invalid("cannot decode the settings of rank %d: %.40q", g.ranks[i], text)
@@ -257,33 +256,4 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 	g.router.tuning = table // nil after a TableError; compareSettings then returns an error
 	g.router.shape = groupShape(byRank)
 	return hasSuspectPools, compareSettings(byRank, g.ranks)
-}
-
-// tuningTableFor returns the named table: a file, or BuiltInTuning. If name is empty, it returns
-// the table that the command "symmem tune" has written for this device and number of ranks. If
-// there is none, it returns the built-in table.
-func tuningTableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
-	if name == "" {
-		file, err := TuningFile(info.Name, ranks)
-		if err == nil && fileExists(file) {
-			name = file
-		}
-	}
-
-	if name == "" || name == BuiltInTuning {
-		return tuning.Builtin(info.Backend, info.Name), nil
-	}
-
-	table, err := tuning.ReadFile(name)
-	var pathErr *fs.PathError
-	switch {
-	case errors.As(err, &pathErr):
-		return nil, fmt.Errorf("reading the tuning table: %w", err)
-	case err != nil:
-		return nil, fmt.Errorf("reading the tuning table %s (repair it, remove it, or measure again "+
-			"with symmem tune): %w", name, err)
-	}
-
-	table.Origin = "table " + name
-	return table, nil
 }

@@ -2,8 +2,8 @@ package symmem
 
 import "symmem/driver"
 
-// windowBuffers returns the send and the receive buffer, or zero for a buffer that needs no window,
-// because other ranks do not access it.
+// windowBuffers returns the send and the receive buffer. A buffer that other ranks do not access is
+// zero.
 func (c *collective) windowBuffers() [2]Memory {
 	switch c.operation {
 	case driver.Dispatch:
@@ -15,42 +15,45 @@ func (c *collective) windowBuffers() [2]Memory {
 	}
 }
 
-// locateUneven is for AllGatherV and ReduceScatterV. Only the divided buffer must lie in a window,
-// and its parts must be contiguous, because peers compute their beginnings from the counts.
+// locateUneven finds the window of the divided buffer of an AllGatherV or a ReduceScatterV, and
+// stores it in call. The parts must be contiguous, because peers compute their addresses from the
+// counts.
 func locateUneven(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
-) (found locations) {
-	found.reason = "the operation works without windows"
+) locations {
+	withoutWindow := locations{reason: "the operation works without windows"}
 	if !call.Splits.Contiguous(call.Operation) {
-		return found
+		return withoutWindow
 	}
 
-	if call.Operation == driver.AllGatherV {
-		if entry, ok := table.findWindow(call.Recv, recvBytes); ok && recvBytes > 0 {
-			call.RecvWindow = entry.window
-			return locations{recv: entry, reason: "the receive buffer lies in a window of the group"}
-		}
-	} else if entry, ok := table.findWindow(call.Send, sendBytes); ok && sendBytes > 0 {
-		call.SendWindow = entry.window
-		return locations{send: entry, reason: "the send buffer lies in a window of the group"}
+	found := withoutWindow
+	switch {
+	case call.Operation == driver.AllGatherV && recvBytes > 0:
+		found = locateRecv(table, call, recvBytes)
+	case call.Operation == driver.ReduceScatterV && sendBytes > 0:
+		found = locateSend(table, call, sendBytes)
+	}
+
+	hasWindow := found.send != nil || found.recv != nil
+	if !hasWindow {
+		return withoutWindow
 	}
 
 	return found
 }
 
-// locateRoute finds the window, the memory registered with the group, of the only buffer that other
-// ranks access, and stores it in the call.
+// locateRoute finds the window of the only buffer that other ranks access, and stores it in call.
 func locateRoute(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) locations {
 	if call.Operation == driver.Combine {
-		return locateCombineSend(table, call, sendBytes)
+		return locateSend(table, call, sendBytes)
 	}
 
-	return locateDispatchRecv(table, call, recvBytes)
+	return locateRecv(table, call, recvBytes)
 }
 
-func locateCombineSend(table *windowTable, call *driver.Call, sendBytes int64) locations {
+func locateSend(table *windowTable, call *driver.Call, sendBytes int64) locations {
 	entry, isInWindow := table.findWindow(call.Send, sendBytes)
 	if !isInWindow {
 		return locations{reason: "the send buffer is in no window of the group"}
@@ -60,7 +63,7 @@ func locateCombineSend(table *windowTable, call *driver.Call, sendBytes int64) l
 	return locations{send: entry, reason: "the send buffer lies in a window of the group"}
 }
 
-func locateDispatchRecv(table *windowTable, call *driver.Call, recvBytes int64) locations {
+func locateRecv(table *windowTable, call *driver.Call, recvBytes int64) locations {
 	entry, isInWindow := table.findWindow(call.Recv, recvBytes)
 	if !isInWindow {
 		return locations{reason: "the receive buffer is in no window of the group"}

@@ -9,8 +9,8 @@ const (
 	MaxTag = driver.MaxTag
 )
 
-// maxEnds limits a rank's report, which must fit into one exchange.
-const maxEnds = driver.MaxPayload / 256
+// maxMessageEnds limits a rank's report, which must fit into one exchange.
+const maxMessageEnds = driver.MaxPayload / 256
 
 // unmatchedPairs returns the pairs of ranks with different counts of sent and received messages. A
 // Recv from any source can match any Send, so the receiver's totals for the tag must differ, too.

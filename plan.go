@@ -272,7 +272,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	return nil
 }
 
-// hasPendingSegments must be called after c.revision has been set, because memory that is mapped
+// hasPending must be called after c.revision has been set, because memory that is mapped
 // later makes the plan stale.
 func (c *collective) hasPending(w *windows) bool {
 	if !c.operation.UsesWindows() {

@@ -282,7 +282,7 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 // registered in case of a fault. During a capture on any rank, every rank returns ErrCapturing.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	ctx = orBackground(ctx)
-	m, err := p.registrar.findMembership(g)
+	m, err := p.registrar.ensureMembership(g)
 	if err != nil {
 		return fmt.Errorf("registering: %w", err)
 	}

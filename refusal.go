@@ -11,21 +11,20 @@ import (
 	"symmem/driver"
 )
 
-// Suspend releases the memory of a pool or a group until Resume. If one rank refuses, no rank
-// suspends. For example, if stream 3 of rank 1 is busy, all ranks return an ErrBusy with the text
-// "rank 1: stream 3 has unfinished work: synchronize it first".
+// Suspend releases the memory of a pool or a group until Resume. If one rank refuses a Suspend or a
+// Resume, all ranks return its error. For example, if stream 3 of rank 1 is busy, they return an
+// ErrBusy with the text "rank 1: stream 3 has unfinished work: synchronize it first".
 
-// refusalError is the reason why a rank refuses to suspend, resume or use memory.
+// refusalError says why a rank cannot suspend, resume or use memory.
 type refusalError struct {
-	text string // the whole text of the error
-	kind error  // for errors.Is, such as ErrBusy
+	text string
+	kind error // for errors.Is, such as ErrBusy
 }
 
 func (e *refusalError) Error() string { return e.text }
 
 func (e *refusalError) Unwrap() error { return e.kind }
 
-// refusalKinds lists the kinds that a refusalMessage can encode.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
 // refusalMessage is sent to the other ranks as JSON.
@@ -34,10 +33,10 @@ type refusalMessage struct {
 	Kind int // index in refusalKinds
 }
 
-// agreeOnRefusal returns nil if no rank refuses. Otherwise, all ranks return the refusal of the
-// lowest rank that refuses. The caller must hold Group.mu.
+// agreeOnRefusal exchanges the refusals of all ranks, of which nil means none. It returns that of
+// the lowest rank that refuses, or nil. The caller must hold Group.mu.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
-	var own []byte // an empty message means that this rank does not refuse
+	var own []byte // empty without a refusal
 	if refusal != nil {
 		own = encodeRefusal(refusal)
 	}
@@ -66,7 +65,7 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 }
 
 func encodeRefusal(refusal error) []byte {
-	const maxTextBytes = driver.MaxPayload / 8 // JSON can need six bytes for a byte of the text
+	const maxTextBytes = driver.MaxPayload / 8 // JSON escapes a byte as up to six
 	text := refusal.Error()
 	text = text[:min(len(text), maxTextBytes)]
 	message := refusalMessage{Text: text, Kind: kindIndex(refusal)}
@@ -100,9 +99,8 @@ func decodeRefusal(encoded []byte) (*refusalError, error) {
 	return &refusalError{text: message.Text, kind: refusalKinds[message.Kind]}, nil
 }
 
-// awaitAllStreams waits for the queued work of this rank. If the work takes longer than limit, it
-// returns an ErrBusy that names a stream. If another library captures a stream, it returns
-// ErrCapturing.
+// awaitAllStreams waits for the queued work of this rank. If limit passes or ctx ends before, it
+// returns an ErrBusy that names a stream.
 func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -112,7 +110,7 @@ func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) erro
 			continue
 		}
 
-		isContextDone := ctx.Err() != nil // after limit, or canceled by the caller
+		isContextDone := ctx.Err() != nil
 		if !isContextDone {
 			return fmt.Errorf("stream %d: %w", s.number, err)
 		}
@@ -145,8 +143,8 @@ func describeFirstWait(rt *Runtime) string {
 	return ""
 }
 
-// checkAdoptedWindows returns an ErrBusy if another library can use a segment at any time, because
-// the segment is registered with a communicator of that library.
+// checkAdoptedWindows returns an ErrBusy if a segment is registered with a communicator of another
+// library, which can use the segment at any time.
 func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	rt.mu.Lock()
 	communicators := rt.adopted

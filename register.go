@@ -47,9 +47,9 @@ type registrar struct {
 	events      *poolEvents
 }
 
-// ensureMembership returns the group's membership, and creates it in the first call. It returns an
-// ErrInvalid if the group cannot use the pool. The caller must hold mu.
-func (r *registrar) ensureMembership(g *Group) (*membership, error) {
+// ensureMembershipLocked returns the group's membership, and creates it in the first call. It
+// returns an ErrInvalid if the group cannot use the pool. The caller must hold mu.
+func (r *registrar) ensureMembershipLocked(g *Group) (*membership, error) {
 	if m := r.memberships[g]; m != nil {
 		return m, nil
 	}
@@ -71,10 +71,10 @@ func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 	return m, nil
 }
 
-// findMembership is ensureMembership for callers that do not hold mu. It also adds the membership
-// to the group. It returns an error if the group is nil or belongs to another runtime, or if the
-// pool is closed.
-func (r *registrar) findMembership(g *Group) (*membership, error) {
+// ensureMembership is ensureMembershipLocked for callers that do not hold mu. It also adds the
+// membership to the group. It returns an error if the group is nil or belongs to another runtime,
+// or if the pool is closed.
+func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 	if g == nil || g.rt != r.rt {
 		return nil, invalid("the group is nil or belongs to another runtime than the pool")
 	}
@@ -89,7 +89,7 @@ func (r *registrar) findMembership(g *Group) (*membership, error) {
 		return nil, errPoolClosed
 	}
 
-	m, err := r.ensureMembership(g)
+	m, err := r.ensureMembershipLocked(g)
 	if err == nil {
 		g.windows.addMembership(m)
 	}
@@ -120,7 +120,7 @@ func (r *registrar) setPending() {
 // registerInCall registers the pool's pending segments with a group, if there are any. The caller
 // must have called enterPools, so that Close waits.
 func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
-	m, err := r.findMembership(g)
+	m, err := r.ensureMembership(g)
 	if err != nil {
 		return fmt.Errorf("registering: %w", err)
 	}

@@ -7,96 +7,96 @@ import (
 	"symmem/driver"
 )
 
-// Suppose that rank 0 waits for rank 1, and rank 2 waits for rank 0. When rank 1 exits, rank 0 gets
-// a RankLostError, but rank 2 gets only a PeerError. The ranks of a failed group therefore exchange
-// their errors as JSON reports, select one as the cause, and all return the cause.
+// When a group fails, its ranks may see different errors. For example, rank 0 gets a RankLostError
+// because rank 1 has exited, but rank 2, which waits for rank 0, gets only a PeerError. The ranks
+// therefore exchange their errors as JSON reports, and select one as the cause.
 
-// The kinds of reports, roughly from cause to consequence: a lost rank makes other ranks late.
+// The kinds of reports. Earlier kinds are preferred as the cause.
 const (
-	kindLost     = "lost"     // a rank has exited or closed its Runtime
-	kindPrior    = "prior"    // an earlier failure prevented the call
-	kindClosed   = "closed"   // the rank has left the group
-	kindDiverged = "diverged" // ranks made different calls
-	kindMessages = "messages" // Sends and Recvs do not match
-	kindLate     = "late"     // a timeout
-	kindAborted  = "aborted"  // a call of Abort, or an interrupted wait
-	kindPeer     = "peer"     // another rank has failed first
+	kindLost     = "lost"     // a RankLostError
+	kindPrior    = "prior"    // a PriorError
+	kindClosed   = "closed"   // an ErrClosed
+	kindDiverged = "diverged" // a DivergenceError, MismatchError or DeadlockError
+	kindMessages = "messages" // a MessageError
+	kindLate     = "late"     // a TimeoutError
+	kindAborted  = "aborted"  // an ErrAborted or ErrInterrupted
 	kindOther    = "other"
+	kindPeer     = "peer" // a PeerError
 )
 
 // report is a rank's error in JSON. Another rank can rebuild an error of the same type from it.
 type report struct {
 	Kind   string `json:"kind"`
-	InCall string `json:"doing"` // the failed call, or the text of a MismatchError
+	InCall string `json:"doing"` // the failed call or, with Mismatch, the text of the error
 
-	// At most one of these fields contains the error, depending on its type.
+	// The error, if it has one of these types.
 	Lost       *RankLostError        `json:"lost,omitempty"`
 	Late       *TimeoutError         `json:"late,omitempty"`
 	Deadlock   *DeadlockError        `json:"deadlock,omitempty"`
 	Divergence *DivergenceError      `json:"divergence,omitempty"`
 	Messages   *MessageError         `json:"messages,omitempty"`
 	Peer       *PeerError            `json:"peer,omitempty"`
-	Mismatch   *driver.MismatchError `json:"mismatch,omitempty"` // with a nil Call
+	Mismatch   *driver.MismatchError `json:"mismatch,omitempty"` // without its Call
 
-	Text string `json:"text,omitempty"` // the text of an error of another type
-	// Interrupted is set if Options.Interrupted ended a wait.
+	Text string `json:"text,omitempty"` // of an error of another type
+	// Interrupted distinguishes an ErrInterrupted from an ErrAborted.
 	Interrupted bool `json:"interrupted,omitempty"`
 
-	// Rank and Cause describe the earlier failure in a PriorError. Pending is set while the group of
-	// that failure has not agreed on its cause.
+	// Rank and Cause are the fields of a PriorError. If Pending is set, Cause is not final yet.
 	Rank    int     `json:"rank"`
 	Cause   *report `json:"cause,omitempty"`
 	Pending bool    `json:"pending,omitempty"`
 
-	// Suspect is set if a pool's layout may differ between ranks after an earlier failure.
+	// Suspect is set if the layout of a pool may differ between ranks.
 	Suspect bool `json:"suspect,omitempty"`
-	sender  int  // world rank; set by the receiver
+
+	sender int // world rank; set by the receiver
 }
 
-func reportOf(cause error) report {
+func reportOf(err error) report {
 	var prior *PriorError
-	if errors.As(cause, &prior) { // before other types, because a PriorError wraps one of them
+	if errors.As(err, &prior) { // before other types, because a PriorError wraps one of them
 		earlier := reportOf(prior.Cause)
 		return report{Kind: kindPrior, InCall: prior.InCall, Rank: prior.Rank, Cause: &earlier}
 	}
 
 	var r report
 	var mismatch *driver.MismatchError
-	// An error can match several cases, so their order matters. errors.As sets the field of r.
+	// An error can match several cases, so their order matters.
 	switch {
-	case errors.As(cause, &r.Lost):
+	case errors.As(err, &r.Lost):
 		r.Kind, r.InCall = kindLost, r.Lost.InCall
-	case errors.As(cause, &r.Divergence):
+	case errors.As(err, &r.Divergence):
 		r.Kind, r.InCall = kindDiverged, "agreement"
-	case errors.As(cause, &mismatch):
+	case errors.As(err, &mismatch):
 		withoutCall := *mismatch
 		withoutCall.Call = nil
 		r.Kind, r.InCall, r.Mismatch = kindDiverged, mismatch.Error(), &withoutCall
-	case errors.As(cause, &r.Deadlock):
+	case errors.As(err, &r.Deadlock):
 		r.Kind, r.InCall = kindDiverged, r.Deadlock.InCall
-	case errors.As(cause, &r.Messages):
+	case errors.As(err, &r.Messages):
 		shortened := *r.Messages // to limit the size of the JSON
-		shortened.Ends = shortened.Ends[:min(len(shortened.Ends), maxEnds)]
+		shortened.Ends = shortened.Ends[:min(len(shortened.Ends), maxMessageEnds)]
 		r.Kind, r.Messages = kindMessages, &shortened
-	case errors.As(cause, &r.Late):
+	case errors.As(err, &r.Late):
 		r.Kind, r.InCall = kindLate, r.Late.InCall
-	case errors.Is(cause, driver.ErrClosed):
-		r.Kind, r.Text = kindClosed, cause.Error()
-	case errors.Is(cause, driver.ErrAborted):
-		r.Kind, r.Text = kindAborted, cause.Error()
-		_ = errors.As(cause, &r.Peer) // stays nil if no other rank has aborted
-	case errors.Is(cause, driver.ErrInterrupted):
-		r.Kind, r.Text, r.Interrupted = kindAborted, cause.Error(), true
-	case errors.As(cause, &r.Peer):
+	case errors.Is(err, driver.ErrClosed):
+		r.Kind, r.Text = kindClosed, err.Error()
+	case errors.Is(err, driver.ErrAborted):
+		r.Kind, r.Text = kindAborted, err.Error()
+		_ = errors.As(err, &r.Peer) // set if another rank has aborted
+	case errors.Is(err, driver.ErrInterrupted):
+		r.Kind, r.Text, r.Interrupted = kindAborted, err.Error(), true
+	case errors.As(err, &r.Peer):
 		r.Kind, r.InCall = kindPeer, r.Peer.InCall
 	default:
-		r.Kind, r.Text = kindOther, cause.Error()
+		r.Kind, r.Text = kindOther, err.Error()
 	}
 
 	return r
 }
 
-// hasRequiredFields reports whether a received report contains the error that toError returns.
+// hasRequiredFields reports whether toError can be called on a received report.
 func (r *report) hasRequiredFields() bool {
 	switch r.Kind {
 	case kindPrior:
@@ -114,7 +114,8 @@ func (r *report) hasRequiredFields() bool {
 	}
 }
 
-// toError returns an error of the reported type. It requires hasRequiredFields.
+// toError returns an error of the reported type. The caller has checked
+// hasRequiredFields.
 func (r *report) toError() error {
 	switch r.Kind {
 	case kindLost:
@@ -151,8 +152,7 @@ func (r *report) toDivergedError() error {
 
 func (r *report) toTextError() error { return errors.New(cmp.Or(r.Text, r.InCall)) }
 
-// peerReportError is another rank's error. errors.Is and errors.As find err, the error of the same
-// type.
+// peerReportError has the text of another rank's error, and wraps an error of the same type.
 type peerReportError struct {
 	text string
 	err  error

@@ -146,14 +146,14 @@ type groupWindow struct {
 	window  driver.Window
 }
 
-// listWindows lists the pool's windows in all groups, in the same order on all ranks.
+// listWindows lists the pool's windows, sorted by group and segment, as on all ranks.
 func (s *suspender) listWindows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	byGroupKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
 	memberships := slices.SortedFunc(maps.Values(s.registrar.memberships), byGroupKey)
 	var windows []groupWindow
-	for _, m := range memberships { // each group has one
+	for _, m := range memberships {
 		for _, segment := range s.segments.mappedSegments() {
 			if w := m.windows[segment]; w != nil {
 				windows = append(windows, groupWindow{m.group, segment, w})
@@ -164,8 +164,8 @@ func (s *suspender) listWindows() []groupWindow {
 	return windows
 }
 
-// holdSegments returns the pool's segments, and keeps them mapped until releaseAll. It omits the
-// segments that Trim is about to unmap.
+// holdSegments keeps the pool's segments mapped until releaseAll, and returns them. It omits those
+// that Trim is about to unmap.
 func (s *suspender) holdSegments() []*segment {
 	const firstOrdinal = 0
 	acceptAll := func(*segment) bool { return true }

@@ -11,11 +11,10 @@ import (
 // the token's row of activations to both ranks, where the experts compute new rows. Combine sends
 // the new rows back to rank 0 and adds them up.
 
-// Routing describes an exchange of rows by Dispatch and Combine. All ranks must pass the same
-// Routing.
+// Routing contains the arguments of Dispatch and Combine that must be the same on all ranks.
 type Routing struct {
-	// Experts is the total number of experts, at most 512. Each rank owns a contiguous range of
-	// Experts/ranks experts. The first Experts%ranks ranks own one more.
+	// Experts is the total number of experts, at most 512. Each rank owns a contiguous range:
+	// Experts/ranks experts, and one more on the first Experts%ranks ranks.
 	Experts int
 	// TopK is the number of expert ids per token, at most 16.
 	TopK int
@@ -39,8 +38,8 @@ func (r Routing) Layout(ranks int) DispatchLayout {
 	return route.Layout(ranks, r.Hidden*int64(r.Type.Size()))
 }
 
-// FirstExpert returns the first expert of a rank in a group of the given size. The next rank owns
-// the experts from FirstExpert(ranks, rank+1) on.
+// FirstExpert returns the first expert of a rank in a group of the given size. The last expert of
+// the rank is FirstExpert(ranks, rank+1) - 1.
 func (r Routing) FirstExpert(ranks, rank int) int {
 	route := driver.Route{Experts: r.Experts}
 	return route.FirstExpert(ranks, rank)
@@ -64,8 +63,7 @@ type RouteArgs struct {
 	Recv Memory
 }
 
-// otherBuffers returns the buffers other than Send and Recv. NormArgs has four of them, RouteArgs
-// only three, so the last element is zero.
+// otherBuffers returns the buffers except Send and Recv. The fourth is always zero.
 func (a *RouteArgs) otherBuffers() [4]Memory { return [4]Memory{a.IDs, a.Weights, a.RowScales} }
 
 func (a *RouteArgs) driverRoute() *driver.Route {
@@ -90,17 +88,17 @@ func runRoute(
 	}
 
 	slot := c.planSlot(args.IDs.Address())
-	cached := g.calls.plans[slot].Load() // nil, or an earlier call with the same hash
-	c.routed = reuseRoute(cached, &args)
+	earlier := g.calls.plans[slot].Load() // nil, or perhaps the same call
+	c.routed = reuseRoute(earlier, &args)
 	return g.run(ctx, s, c)
 }
 
-// reuseRoute returns the arguments of the cached call if they equal args, and otherwise a copy of
-// args. Thus, repeated calls do not allocate.
-func reuseRoute(cached *collective, args *RouteArgs) *RouteArgs {
-	isRepeated := cached != nil && cached.routed != nil && *cached.routed == *args
+// reuseRoute returns a copy of args: that of the earlier call, if it is equal, so that repeated
+// calls do not allocate.
+func reuseRoute(earlier *collective, args *RouteArgs) *RouteArgs {
+	isRepeated := earlier != nil && earlier.routed != nil && *earlier.routed == *args
 	if isRepeated {
-		return cached.routed
+		return earlier.routed
 	}
 
 	route := *args

@@ -7,9 +7,8 @@ import (
 	"symmem/event"
 )
 
-// Scope is a section of code that allocates memory from a pool. If the pool maps new segments for
-// the allocations, End registers the segments with the group, so that all ranks of the group can
-// access the buffers.
+// Scope is a section of code that allocates buffers from a pool. If the pool maps memory for the
+// buffers, End registers this memory with a group, so that all ranks of the group can access it.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()
@@ -18,26 +17,25 @@ import (
 //	return s.End(ctx)
 //
 // If the code panics or returns before End, Abandon ends the scope without registering memory,
-// because a registration needs all ranks. Scopes can be nested. A Scope must not be copied and is
-// not safe for concurrent use.
+// because a registration would wait for the other ranks. Scopes can be nested. A Scope must not be
+// copied and is not safe for concurrent use.
 type Scope struct {
 	pool       *Pool
-	group      *Group      // nil in a disabled scope
-	membership *membership // the pool's registration with the group, or nil
-	err        error       // why the group cannot register the pool's memory
+	group      *Group // nil after BeginDisabled
+	membership *membership
+	err        error // set if the group cannot register the pool's memory
 	hasEnded   bool
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
 // return an error.
 func (p *Pool) Begin(g *Group) *Scope {
-	// This function is small enough to be inlined, which keeps the Scope off the heap.
+	// Begin can be inlined, so the Scope stays off the heap.
 	s := &Scope{pool: p, group: g}
 	s.membership, s.err = beginGroupScope(p, g)
 	return s
 }
 
-// beginGroupScope returns the pool's membership in the group. The first scope creates it.
 func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.isActive() {
 		p.events.recordScope(event.KindScopeBegin, g)
@@ -50,11 +48,11 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 		}
 	}
 
-	return p.registrar.findMembership(g)
+	return p.registrar.ensureMembership(g)
 }
 
-// BeginDisabled opens a scope without a group. Its memory comes from a separate pool of this rank,
-// which is never registered.
+// BeginDisabled opens a scope without a group. The scope allocates from a pool of the Runtime whose
+// memory is never registered, instead of p.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -93,9 +91,9 @@ func (s *Scope) checkUsable() error {
 	return s.err
 }
 
-// End ends the scope and registers the pool's segments that the group has not registered yet. If
-// there are such segments, all ranks of the group must call End. Otherwise, End does not
-// communicate. Pool.Register describes the errors.
+// End ends the scope and registers all memory of the pool that the group has not registered yet. If
+// there is such memory, all ranks of the group must call End. Otherwise, End does not communicate.
+// Pool.Register describes the errors.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.checkUsable(); err != nil {
@@ -107,8 +105,8 @@ func (s *Scope) End(ctx context.Context) error {
 		s.pool.events.recordScope(event.KindScopeEnd, s.group)
 	}
 
-	hasUnregistered := s.membership != nil && s.membership.hasPending.Load()
-	if !hasUnregistered {
+	hasPending := s.membership != nil && s.membership.hasPending.Load()
+	if !hasPending {
 		return nil
 	}
 
@@ -122,7 +120,7 @@ func (s *Scope) Abandon() {
 	}
 }
 
-// abandonOpen is the slow path of Abandon, separate so that Abandon can be inlined.
+// abandonOpen is separate so that Abandon can be inlined.
 func (s *Scope) abandonOpen() {
 	s.hasEnded = true
 	if s.pool != nil {
@@ -130,8 +128,8 @@ func (s *Scope) abandonOpen() {
 	}
 }
 
-// With opens a scope, calls run, and ends the scope: with Scope.Abandon if run returns an error or
-// panics, and otherwise with Scope.End.
+// With opens a scope and calls run. It then calls Scope.End or, if run returns an error or panics,
+// Scope.Abandon.
 func (p *Pool) With(ctx context.Context, g *Group, run func(*Scope) error) error {
 	ctx = orBackground(ctx)
 	if run == nil {

@@ -11,16 +11,17 @@ import (
 	"symmem/internal/live"
 )
 
-// The live view, a web server in each rank, shows snapshots of the Runtime. To delay the program as
-// little as possible, a snapshot contains only the latest events of each pool, and omits the state
-// of a pool that stays locked.
+// Each rank serves web pages that show snapshots of its Runtime. A snapshot must not delay the
+// program, so it contains only the latest events of each pool, and omits the state of a pool that
+// it cannot lock within maxLockWait.
 
 const (
-	maxSnapshotEvents = 1 << 16 // of all pools together
+	maxSnapshotEvents = 1 << 16
 	maxFaultTextBytes = 4096
 )
 
-// snapshot returns the state of the Runtime, with at most maxEvents events of each pool.
+// snapshot returns the state of the Runtime, with at most maxEvents events of each pool and
+// maxSnapshotEvents of all pools.
 func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	rt := v.rt
 	const unknownGPU = -1
@@ -29,8 +30,8 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 		Process: os.Getpid(), Opened: v.openTime.UTC(),
 		Waits: []live.Wait{}, Groups: []live.Group{}, Pools: []live.Pool{}, // [] in JSON, not null
 	}
-	if !v.isReady.Load() { // Open is still initializing the Runtime
-		return snapshot
+	if !v.isReady.Load() {
+		return snapshot // Open is still initializing the Runtime
 	}
 
 	device := rt.Device()
@@ -47,15 +48,15 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 		return cmp.Compare(a.ID, b.ID)
 	})
 	pools := rt.registry.allPools()
-	maxEventsPerPool := min(maxEvents, maxSnapshotEvents/max(len(pools), 1))
 	for _, p := range pools {
-		snapshot.Pools = append(snapshot.Pools, snapshotPool(p, maxEventsPerPool))
+		maxPoolEvents := min(maxEvents, maxSnapshotEvents/len(pools))
+		snapshot.Pools = append(snapshot.Pools, snapshotPool(p, maxPoolEvents))
 	}
 
 	return snapshot
 }
 
-// snapshotGroup returns the state of a group and the waits of this rank for other ranks.
+// snapshotGroup returns the state of a group, and this rank's waits for other ranks.
 func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	stats := g.Stats()
 	snapshot := live.Group{
@@ -85,21 +86,21 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 }
 
 func describeState(g *Group) (state, fault string) {
-	if err := g.Err(); err != nil { // the ranks have agreed on the cause
+	if err := g.Err(); err != nil {
 		text := err.Error()
 		return "failed", text[:min(len(text), maxFaultTextBytes)]
 	}
 
 	select {
-	case <-g.life.failing: // closed when this rank detects a fault
+	case <-g.life.failing: // the ranks have not agreed on the cause yet
 		return "failing", ""
 	default:
 		return "open", ""
 	}
 }
 
-// snapshotPool returns the state of a pool and its latest events. If it cannot lock the pool in
-// time, it sets Busy instead. It holds the lock for about 10 ns per event.
+// snapshotPool returns the state of a pool and, if maxEvents is not 0, the latest events and the
+// windows. It holds the pool's lock for about 10 ns per event.
 func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	numberInDomain := p.events.outbox.common.Pool % poolsPerDomain
 	snapshot := live.Pool{ID: numberInDomain}
@@ -107,8 +108,9 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 		snapshot.Domain = p.domain.id
 	}
 
-	if maxEvents > 0 {
-		snapshot.Recent = make([]live.Placement, 0, maxEvents) // before locking, because it is slow
+	hasDetails := maxEvents > 0
+	if hasDetails { // allocate before locking, because it is slow
+		snapshot.Recent = make([]live.Placement, 0, maxEvents)
 	}
 
 	isLocked := lockInTime(p)
@@ -119,8 +121,8 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 
 	defer p.mu.Unlock()
 	snapshot.PoolStats = live.PoolStats(poolStats(p))
-	if maxEvents > 0 {
-		addEvents(&snapshot, p)
+	if hasDetails {
+		addEvents(&snapshot, p, maxEvents)
 		addWindows(&snapshot, p)
 	}
 
@@ -128,9 +130,7 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 }
 
 const (
-	// A call can hold a pool's lock while it waits for other ranks. A delay of 20 ms is hardly visible
-	// on a page.
-	maxLockWait    = 20 * time.Millisecond
+	maxLockWait    = 20 * time.Millisecond // hardly visible on a page
 	lockRetryDelay = time.Millisecond
 )
 
@@ -148,11 +148,10 @@ func lockInTime(p *Pool) bool {
 	return true
 }
 
-// addEvents fills snapshot.Recent with the latest events of the ledger, the pool's event history.
-// The caller must hold p.mu.
-func addEvents(snapshot *live.Pool, p *Pool) {
+// addEvents adds the latest events in the pool's history, the ledger. The caller must hold p.mu.
+func addEvents(snapshot *live.Pool, p *Pool, maxEvents int) {
 	end := p.ledger.Position()
-	maxCount := min(end, uint64(cap(snapshot.Recent)))
+	maxCount := min(end, uint64(maxEvents))
 	oldestPosition := p.ledger.Floor() // the ledger discards old events
 	snapshot.First = max(oldestPosition, end-maxCount)
 	for position := snapshot.First; position < end; position++ {

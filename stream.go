@@ -187,7 +187,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	}
 
 	for i, p := range pools {
-		p.uses.freeCompleteUses(s, marks[i])
+		p.uses.reclaim(s, marks[i])
 	}
 
 	deliverAll(s.rt)

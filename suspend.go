@@ -263,7 +263,7 @@ func (s *suspender) suspendWindows() error {
 	return errors.Join(errs...)
 }
 
-// setRefusing makes allocations fail or succeed. In a closed pool, they always fail.
+// setRefusing sets whether the pool refuses allocations. A closed pool always refuses them.
 func (s *suspender) setRefusing(isRefusing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,10 +14,11 @@ import (
 
 // Trim unmaps segments in these steps:
 //   - Wait for the queued work, which may still use freed buffers.
-//   - Remove the segments without buffers from the core, the pool's allocator.
-//   - Wait again, because a buffer may have been allocated, used and freed in the meantime.
-//   - Deregister the segments. In a domain, a group with the same pools on all ranks, wait for the
-//     other ranks to do the same, because they may access the segments until then.
+//   - Remove the segments without buffers from the allocator, core.
+//   - Wait again. Since the first wait, a buffer may have been allocated, used and freed.
+//   - Deregister the segments.
+//   - If the pool has a domain, wait until its other ranks have also deregistered the segments and
+//     thus do not access them any more.
 //   - Unmap the segments.
 
 // trimmer implements Pool.Trim.
@@ -28,12 +29,13 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// removedSegments are the segments of an earlier trim that failed in its second wait. The next
-	// trim unmaps them. Guarded by mu.
-	removedSegments []*segment
+	// stillMapped lists segments that an earlier trim removed from core before its second wait failed.
+	// The next trim unmaps them. Guarded by mu.
+	stillMapped []*segment
 }
 
-// trim leaves at least minBytes mapped. All ranks of the pool's domain, if any, must call it.
+// trim unmaps unused segments, but leaves at least minBytes mapped. If the pool has a domain, all
+// its ranks must call trim.
 func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if t.pool.Suspended() {
 		return trimError(errPoolSuspended)
@@ -41,16 +43,17 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 
 	domain := t.registrar.domain
 	drainErr := t.streams.drain(ctx)
-	isShared := domain != nil && errors.Is(drainErr, ErrCapturing) // all ranks return it
-	if drainErr != nil && !isShared {
-		return trimError(drainErr)
-	}
-
-	if domain != nil {
+	isCapturing := errors.Is(drainErr, ErrCapturing)
+	switch {
+	case domain != nil && isCapturing:
 		return t.trimWithDomain(ctx, domain, minBytes, drainErr)
+	case drainErr != nil:
+		return trimError(drainErr)
+	case domain != nil:
+		return t.trimWithDomain(ctx, domain, minBytes, nil)
+	default:
+		return t.trimWithoutDomain(ctx, minBytes)
 	}
-
-	return t.trimWithoutDomain(ctx, minBytes)
 }
 
 func trimError(err error) error { return fmt.Errorf("trimming a pool: %w", err) }
@@ -62,15 +65,16 @@ func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
 	return errors.Join(removeErr, deregisterErr, unmapErr)
 }
 
-// trimWithDomain trims the pool together with the other ranks of the domain. captureErr is nil, or
-// an ErrCapturing that prevents this rank from trimming. If a rank passes one, no rank trims.
+// trimWithDomain trims the pool together with the other ranks of the domain. captureErr is nil or,
+// during a capture on this rank, an ErrCapturing. If any rank has one, no rank trims.
 func (t *trimmer) trimWithDomain(
 	ctx context.Context, domain *Group, minBytes int64, captureErr error,
 ) error {
 	domain.mu.Lock()
 	defer domain.mu.Unlock()
 	poolHistory := func() []agreement.Ledger {
-		return []agreement.Ledger{t.registrar.history.with(nil)} // without pending registrations
+		var pendingSegments []*segment // none
+		return []agreement.Ledger{t.registrar.history.with(pendingSegments)}
 	}
 	err := domain.aligner.realignAndCompare(ctx, &sharedCall{
 		tag: "trim", pools: []*Pool{t.pool}, extraReason: hasKeptMemory, histories: poolHistory,
@@ -86,8 +90,8 @@ func (t *trimmer) trimWithDomain(
 	segments, removeErr := t.removeUnusedSegments(ctx, minBytes)
 	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
 	err = errors.Join(removeErr, deregisterErr)
-	// The exchange is a barrier, which ranks reach even after an error. If the exchange fails, the
-	// domain fails too, and the segments stay mapped until Close.
+	// Wait for the other ranks, even after an error. If the exchange fails, the domain fails too, and
+	// the segments stay mapped until Close.
 	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		cause := domain.life.awaitFault(waitErr)
 		return errors.Join(err, cause)
@@ -97,16 +101,16 @@ func (t *trimmer) trimWithDomain(
 	return errors.Join(err, unmapErr)
 }
 
-// hasKeptMemory reports whether the latest realignment had to keep memory for a CUDA graph. Another
-// realignment may free that memory. A realignment gives the pool the same layout on all ranks.
+// hasKeptMemory reports whether the pool's latest realignment had to keep memory for a CUDA graph.
+// Another realignment may free that memory.
 func hasKeptMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.core.HasKeptMemory()
 }
 
-// removeUnusedSegments removes the segments without buffers from the core and waits until no stream
-// uses the segments any more.
+// removeUnusedSegments removes segments without buffers from core and waits until no stream uses
+// them any more.
 func (t *trimmer) removeUnusedSegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	segments := t.takeFromCore(minBytes)
 	if len(segments) == 0 {
@@ -116,15 +120,15 @@ func (t *trimmer) removeUnusedSegments(ctx context.Context, minBytes int64) ([]*
 	if err := t.streams.drain(ctx); err != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.removedSegments = append(t.removedSegments, segments...)
+		t.stillMapped = append(t.stillMapped, segments...)
 		return nil, trimError(err)
 	}
 
 	return segments, nil
 }
 
-// takeFromCore removes the segments without buffers from the core. It returns these and
-// t.removedSegments, sorted by ordinal.
+// takeFromCore removes segments without buffers from core. It returns these and t.stillMapped,
+// sorted by ordinal.
 func (t *trimmer) takeFromCore(minBytes int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,11 +136,11 @@ func (t *trimmer) takeFromCore(minBytes int64) []*segment {
 		return nil
 	}
 
-	segments := t.removedSegments
-	t.removedSegments = nil
+	segments := t.stillMapped
+	t.stillMapped = nil
 	for _, trimmed := range t.heap.core.Trim(minBytes) {
 		s := t.segments.list[trimmed.Ordinal]
-		s.withdraw() // groups may no longer register it
+		s.withdraw() // from registration with groups
 		segments = append(segments, s)
 		const noSite = 0 // the ledger does not record the call site of a trim
 		t.heap.ledger.Append(&event.Event{

@@ -2,7 +2,9 @@ package symmem
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,14 +14,14 @@ import (
 	"symmem/internal/tuning"
 )
 
-// A tuning table lists the fastest path, one of several algorithms, for each size of a call. Ranks
-// with different tables could take different paths in the same AllReduce and wait for each other
-// forever. Therefore, they compare their settings when a group is created.
+// A tuning table lists the fastest path (algorithm) for each size of a call. Ranks that take
+// different paths in the same AllReduce could wait for each other forever. Therefore, they compare
+// their tables and other settings when they create a group.
 
-// BuiltInTuning is the value of Options.Tuning for the built-in tuning table.
+// BuiltInTuning selects the built-in tuning table in Options.Tuning.
 const BuiltInTuning = "built-in"
 
-// Environment variables for Options.Tuning and Options.Path.
+// Environment variables for an unset Options.Tuning or Options.Path.
 const (
 	envTuning = "SYMMEM_TUNING"
 	envPath   = "SYMMEM_PATH"
@@ -29,11 +31,11 @@ const (
 type Tuning struct {
 	// Table describes the tuning table, such as "built-in table of NVIDIA H200".
 	Table string `json:"table"`
-	// Digest is a hash of the parts of the table that affect the choice.
+	// Digest is a hash of the parts of the table that affect the choice of a path.
 	Digest string `json:"digest"`
 	// Path is the name of the group's PathChoice, such as "auto".
 	Path string `json:"path"`
-	// Machines is the number of machines that run the group's ranks.
+	// Machines is the number of the group's machines.
 	Machines int `json:"machines"`
 }
 
@@ -59,6 +61,34 @@ func fileNamePart(device string) string {
 	return strings.Join(words, "-")
 }
 
+// tuningTableFor reads the named file, or returns the built-in table for BuiltInTuning. An empty
+// name selects TuningFile, if that exists, and otherwise the built-in table.
+func tuningTableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
+	if name == "" {
+		file, err := TuningFile(info.Name, ranks)
+		if err == nil && fileExists(file) {
+			name = file
+		}
+	}
+
+	if name == "" || name == BuiltInTuning {
+		return tuning.Builtin(info.Backend, info.Name), nil
+	}
+
+	table, err := tuning.ReadFile(name)
+	var pathErr *fs.PathError
+	switch {
+	case errors.As(err, &pathErr):
+		return nil, fmt.Errorf("reading the tuning table: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("reading the tuning table %s (repair it, remove it, or measure again "+
+			"with symmem tune): %w", name, err)
+	}
+
+	table.Origin = "table " + name
+	return table, nil
+}
+
 func fileExists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
@@ -66,13 +96,13 @@ func fileExists(file string) bool {
 
 func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
 
-// settings is the message of a rank to the others when a group is created.
-type settings struct {
-	Terms   []setting `json:"terms"`   // the settings that must be the same on all ranks
-	Machine string    `json:"machine"` // from machineName
-	// TableError says why the rank cannot use its tuning table. It is empty if it can.
+// groupSettings is a rank's message to the other ranks when they create a group.
+type groupSettings struct {
+	Settings []setting `json:"terms"`   // must be the same on all ranks
+	Machine  string    `json:"machine"` // from machineName
+	// TableError says why the rank cannot use its tuning table, if so.
 	TableError string `json:"table_error,omitempty"`
-	// Suspect is set if the layout of a pool may differ between ranks after a fault.
+	// Suspect is set if the layout of a pool may differ between ranks.
 	Suspect bool `json:"suspect,omitempty"`
 }
 
@@ -83,20 +113,20 @@ type setting struct {
 	Text  string `json:"text,omitempty"` // replaces Value in messages, if not empty
 }
 
-// machineName identifies this machine with NCCL_HOSTID, as NCCL does, or with the host name and the
-// boot id, because containers on several machines can share a host name.
+// machineName returns NCCL_HOSTID, as NCCL does. By default, it returns the host name and the boot
+// id, because containers on several machines can share a host name.
 func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
 
-	// If one part is unknown, the other can still distinguish machines, so errors are ignored.
+	// Errors are ignored, because one part usually suffices.
 	host, _ := os.Hostname()
 	bootID, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(bootID))
 }
 
-func groupShape(byRank []settings) tuning.Shape {
+func groupShape(byRank []groupSettings) tuning.Shape {
 	machines := map[string]bool{}
 	for i := range byRank {
 		machines[byRank[i].Machine] = true
@@ -107,7 +137,7 @@ func groupShape(byRank []settings) tuning.Shape {
 
 // compareSettings returns an error if a rank cannot use its tuning table, or if settings differ
 // between ranks. ranks maps group ranks to world ranks.
-func compareSettings(byRank []settings, ranks []int) error {
+func compareSettings(byRank []groupSettings, ranks []int) error {
 	for groupRank := range byRank {
 		tableError := byRank[groupRank].TableError
 		if tableError != "" {
@@ -115,51 +145,49 @@ func compareSettings(byRank []settings, ranks []int) error {
 		}
 	}
 
-	for index, term := range byRank[0].Terms { // all ranks send them in the same order
+	for index, s := range byRank[0].Settings { // all ranks send them in the same order
 		text := describeDifferences(byRank, ranks, index)
 		if text != "" {
-			return invalid("ranks differ in their %s: %s", term.What, text)
+			return invalid("ranks differ in their %s: %s", s.What, text)
 		}
 	}
 
 	return nil
 }
 
-// describeDifferences returns the values of one setting, as in "rank 0: auto; ranks 1-3: plain". It
-// returns "" if all ranks have the same value.
-func describeDifferences(byRank []settings, ranks []int, index int) string {
+// describeDifferences returns a text such as "rank 0: auto; ranks 1-3: plain", or "" if all ranks
+// have the same value.
+func describeDifferences(byRank []groupSettings, ranks []int, index int) string {
 	var distinct []setting // one for each value
 	ranksByValue := map[string][]int{}
 	for groupRank := range byRank {
-		term := termAt(byRank[groupRank].Terms, index)
-		_, isKnown := ranksByValue[term.Value]
-		if !isKnown {
-			distinct = append(distinct, term)
+		s := settingAt(byRank[groupRank].Settings, index)
+		isNew := ranksByValue[s.Value] == nil
+		if isNew {
+			distinct = append(distinct, s)
 		}
 
-		ranksByValue[term.Value] = append(ranksByValue[term.Value], ranks[groupRank])
+		ranksByValue[s.Value] = append(ranksByValue[s.Value], ranks[groupRank])
 	}
 
 	if len(distinct) == 1 {
 		return ""
 	}
 
-	const maxCharacters = 200 // of each value
 	texts := make([]string, len(distinct))
-	for i, term := range distinct {
-		sameRanks := slices.Sorted(slices.Values(ranksByValue[term.Value]))
-		text := cmp.Or(term.Text, term.Value)
-		texts[i] = fmt.Sprintf("%s: %.*s", driver.Ranks(sameRanks), maxCharacters, text)
+	for i, s := range distinct {
+		sameRanks := slices.Sorted(slices.Values(ranksByValue[s.Value]))
+		texts[i] = fmt.Sprintf("%s: %.200s", driver.Ranks(sameRanks), cmp.Or(s.Text, s.Value))
 	}
 
 	return strings.Join(texts, "; ")
 }
 
-// termAt returns an empty setting for a term that another version of symmem does not send.
-func termAt(terms []setting, index int) setting {
-	if index >= len(terms) {
+// settingAt returns an empty setting if the rank's version of symmem does not send it.
+func settingAt(settings []setting, index int) setting {
+	if index >= len(settings) {
 		return setting{}
 	}
 
-	return terms[index]
+	return settings[index]
 }

@@ -17,9 +17,9 @@ func TestMachineCount(t *testing.T) {
 		{"ranks on two machines", []string{"a", "b", "a"}, tuning.Shape{Ranks: 3, Machines: 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var all []settings
+			var all []groupSettings
 			for _, m := range c.machines {
-				all = append(all, settings{Machine: m})
+				all = append(all, groupSettings{Machine: m})
 			}
 
 			if got := groupShape(all); got != c.want {

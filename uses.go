@@ -11,24 +11,23 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Suppose that a program frees a block of stream 1 that stream 2 may still use. The block becomes
-// deferred, and Free records a device event on stream 2. The block becomes free when the program
-// waits for stream 2, or when stream 1 runs out of other memory and waits on the device for the
-// event.
+// Suppose that a program frees a block of stream 1 that stream 2 may still use. Free makes the
+// block deferred, and records a device event on stream 2. The block becomes free when the program
+// waits for stream 2. If stream 1 needs the block earlier, it waits for the event on the device.
 //
-// A captured graph pins the blocks that it uses. A freed block that is pinned becomes parked until
-// the graph is closed, and then deferred or free.
+// A captured graph pins its blocks. Freeing a pinned block makes it parked until the graph is
+// closed, and then deferred or free.
 
 // useTracker records which streams and graphs use the blocks of a pool.
 type useTracker struct {
 	mu       *ranked.Spin[poolMu]
 	core     *alloc.Core    // the pool's allocator
-	ledger   *ledger.Ledger // the pool's event history, which ranks compare
+	ledger   *ledger.Ledger // the pool's history, which ranks compare
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	// useEndEvents has a device event for each stream that used a deferred block. The event follows
-	// the use. It is nil if there was nothing to wait for, or recording failed. Guarded by mu.
+	// useEndEvents maps each use of a deferred block to a device event that follows it, or to nil if
+	// the event could not be recorded. Guarded by mu.
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 
@@ -52,8 +51,8 @@ func useError(s *Stream, err error) error {
 	return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 }
 
-// renewUse renews a use after its work has been queued. Otherwise, a Synchronize between addUse and
-// the queueing would end the use too early.
+// renewUse repeats addUse after the work has been queued, because a Synchronize in between may have
+// ended the use.
 func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -98,8 +97,8 @@ var freeEventKinds = [...]event.Kind{
 // noRequest is the requested size in events that do not allocate.
 const noRequest = 0
 
-// recordFree appends an event for a freed block to the ledger. For a deferred block, it also
-// records device events. The caller must hold mu.
+// recordFree appends a freed block to the ledger. For a deferred block, it also records device
+// events. The caller must hold mu.
 func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	kind := freeEventKinds[state]
 	u.ledger.AppendWithoutSite(kind, u.core.Owner(), b.Segment, b.Offset, b.Size, noRequest)
@@ -110,8 +109,8 @@ func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	return nil
 }
 
-// recordUseEnds records a device event on each stream that used the block that the core has just
-// deferred. The caller must hold mu.
+// recordUseEnds records a device event on each stream that used the latest deferred block. The
+// caller must hold mu.
 func (u *useTracker) recordUseEnds() error {
 	var errs []error
 	for _, use := range u.core.EventsToRecord() {
@@ -122,7 +121,7 @@ func (u *useTracker) recordUseEnds() error {
 		}
 
 		u.useEndEvents[use] = nil
-		isStreamClosed := errors.Is(err, ErrClosed) // and thus has no unfinished work
+		isStreamClosed := errors.Is(err, ErrClosed) // and its work is complete
 		if !isStreamClosed {
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
@@ -131,8 +130,8 @@ func (u *useTracker) recordUseEnds() error {
 	return errors.Join(errs...)
 }
 
-// awaitUses makes a stream wait on the device for the uses of the deferred blocks that the latest
-// core.Alloc has freed for the stream. The caller must hold mu.
+// awaitUses must follow core.Alloc. If this has reused deferred blocks, awaitUses makes the stream
+// wait for their uses on the device. The caller must hold mu.
 func (u *useTracker) awaitUses(s *Stream) error {
 	for _, use := range u.core.Waits() {
 		if err := u.awaitUse(s, use); err != nil {
@@ -148,15 +147,15 @@ func (u *useTracker) awaitUses(s *Stream) error {
 func (u *useTracker) awaitUse(s *Stream, use alloc.StreamPoint) error {
 	useEnd := u.useEndEvents[use]
 	delete(u.useEndEvents, use)
-	if useEnd == nil { // the use has ended, or recording the event failed
+	if useEnd == nil {
 		return nil
 	}
 
-	return s.queue.WaitIgnoringErrors(useEnd) // the error of a failed use does not affect s
+	return s.queue.WaitIgnoringErrors(useEnd) // a failed use does not affect s
 }
 
-// recordReturns appends an event to the ledger for each deferred or parked block that the latest
-// call of the core has freed. The caller must hold mu.
+// recordReturns appends to the ledger the deferred or parked blocks that core's latest call has
+// freed. The caller must hold mu.
 func (u *useTracker) recordReturns() {
 	for _, b := range u.core.ReturnedBlocks() {
 		u.ledger.AppendWithoutSite(
@@ -164,17 +163,16 @@ func (u *useTracker) recordReturns() {
 	}
 }
 
-// mark separates the uses recorded so far from later ones. Call mark before waiting for a stream,
-// and freeCompleteUses after the wait.
+// mark must be called before waiting for a stream, and reclaim after the wait.
 func (u *useTracker) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.core.Mark()
 }
 
-// freeCompleteUses ends a stream's uses from before the mark, whose work must be complete, and
-// offers the stream's free memory to other streams.
-func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
+// reclaim makes free memory of a stream available to other streams, and ends its uses of deferred
+// blocks. The stream must have completed the work from before the mark.
+func (u *useTracker) reclaim(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.segments.closed {
@@ -185,11 +183,11 @@ func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	if hasDeferredBlocks {
 		u.endUsesBefore(s, mark)
 	} else {
-		u.core.MarkIdle(s.number, mark) // faster, but does not end uses
+		u.core.MarkIdle(s.number, mark) // faster
 	}
 }
 
-// endUsesBefore ends the stream's uses from before the mark. The caller must hold mu.
+// endUsesBefore ends a stream's uses from before the mark. The caller must hold mu.
 func (u *useTracker) endUsesBefore(s *Stream, mark alloc.Mark) {
 	u.core.StreamCompleted(s.number, mark)
 	u.recordReturns()

@@ -9,32 +9,30 @@ import (
 	"symmem/internal/ranked"
 )
 
-// A pool reserves an address range, the arena, and maps segments of it. Registering a segment with
-// a group creates a window, through which the ranks access each other's memory. To find the window
-// of an address, a two-level table divides the arena into granules, for example of 2 MiB, and
-// chunks of 512 granules. A registration copies the chunks that it changes.
+// Registering a pool's segment with a group creates a window, through which the ranks access each
+// other's memory. To find the window of an address, a table maps each granule of the pool's arena
+// (its address range) to a window. A registration copies only the chunks of granules it changes.
 
 // windowTable contains a group's windows. It is immutable, so that findWindow needs no lock.
 type windowTable struct {
-	arenas []arenaTable
-	count  int // number of windows
+	arenas      []arenaTable
+	windowCount int
 }
 
 // arenaTable maps each granule of a pool's arena to a window.
 type arenaTable struct {
 	pool         *Pool
-	base         uintptr        // first address of the arena
-	bytes        uintptr        // size of the arena
+	base         uintptr // first address of the arena
+	bytes        uintptr
 	granuleShift uint8          // log2 of the bytes in a granule
-	chunks       []*windowChunk // nil for a chunk without windows; may be shorter than the arena
+	chunks       []*windowChunk // missing and nil chunks contain no windows
 }
 
 const (
-	chunkShift    = 9 // log2 of chunkGranules
+	chunkShift    = 9
 	chunkGranules = 1 << chunkShift
 )
 
-// windowChunk maps granules to windows, or to nil.
 type windowChunk [chunkGranules]*windowEntry
 
 type windowEntry struct {
@@ -43,14 +41,14 @@ type windowEntry struct {
 	window  driver.Window
 }
 
-// findWindow returns the window that contains the first address of a range, or nil, and reports
-// whether it contains the whole range.
+// findWindow returns the window at the first address of a range, or nil. isInWindow reports whether
+// it contains the whole range.
 func (t *windowTable) findWindow(
 	address uintptr, bytes int64,
 ) (entry *windowEntry, isInWindow bool) {
 	for i := range t.arenas {
 		arena := &t.arenas[i]
-		offset := address - arena.base // wraps to a huge number for an address below base
+		offset := address - arena.base // huge if the address is below base
 		isInArena := offset < arena.bytes
 		if isInArena {
 			entry = arena.entryAt(offset)
@@ -73,26 +71,25 @@ func (t *arenaTable) entryAt(offset uintptr) *windowEntry {
 	return t.chunks[chunk][granule%chunkGranules]
 }
 
-// contains reports whether the window contains a range of addresses that begins in the window. A
-// nil entry contains no range.
+// contains reports whether a range that begins in the window also ends in it. e may be nil.
 func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	if e == nil {
 		return false
 	}
 
 	offset := int64(address - uintptr(e.segment.start))
-	remaining := e.segment.bytes - offset // bytes from address to the end of the segment
-	return bytes >= 0 && bytes <= remaining
+	bytesToEnd := e.segment.bytes - offset
+	return bytes >= 0 && bytes <= bytesToEnd
 }
 
-// locate converts an address in the window to values that are the same on every rank.
+// locate converts an address in the window to a position that is the same on every rank.
 func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
 
-// withGranules returns a copy of t in which all granules of a segment have the given entry, which
-// may be nil. Concurrent readers of t keep the old chunks.
-func (t arenaTable) withGranules(s *segment, entry *windowEntry) arenaTable {
+// withEntry returns a copy of t that maps the granules of a segment to an entry, which may be nil.
+// Concurrent readers of t keep the old chunks.
+func (t arenaTable) withEntry(s *segment, entry *windowEntry) arenaTable {
 	start := uintptr(s.start) - t.base
 	end := start + uintptr(s.bytes)
 	firstGranule := start >> t.granuleShift
@@ -106,7 +103,7 @@ func (t arenaTable) withGranules(s *segment, entry *windowEntry) arenaTable {
 	return t
 }
 
-// cloneChunks returns a copy of t.chunks that contains copies of the chunks from first to last.
+// cloneChunks returns a copy of t.chunks with copies of the chunks from first to last.
 func (t *arenaTable) cloneChunks(first, last uintptr) []*windowChunk {
 	chunks := slices.Clone(t.chunks)
 	for uintptr(len(chunks)) <= last {
@@ -120,7 +117,7 @@ func (t *arenaTable) cloneChunks(first, last uintptr) []*windowChunk {
 	return chunks
 }
 
-// clone returns an empty chunk for a nil c.
+// clone returns an empty chunk for nil.
 func (c *windowChunk) clone() *windowChunk {
 	if c == nil {
 		return &windowChunk{}
@@ -130,14 +127,12 @@ func (c *windowChunk) clone() *windowChunk {
 	return &copied
 }
 
-// windows contains a group's windows, and a membership, the registration state, for each pool that
-// registers segments with the group.
+// windows contains a group's windows and a membership for each pool whose segments it registers.
 type windows struct {
-	mu          *ranked.Spin[groupState] // held to replace the table or the list of memberships
+	mu          *ranked.Spin[groupState] // held to replace table or memberships
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
-	// A plan is a prepared call with fixed windows and addresses. It becomes stale when revision
-	// differs from the revision at the start of the preparation.
+	// revision counts changes that make plans stale. A plan is a call prepared for some windows.
 	revision atomic.Uint64
 }
 
@@ -147,7 +142,6 @@ func (w *windows) init(state *ranked.Spin[groupState]) {
 	w.memberships.Store(&[]*membership{})
 }
 
-// makePlansStale discards all plans, including those in preparation.
 func (w *windows) makePlansStale() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,21 +154,17 @@ func (w *windows) contains(address uintptr, bytes int64) bool {
 	return isInWindow
 }
 
-// add requires that the segment has no window yet.
+// add adds a segment's window. The segment must have none.
 func (w *windows) add(p *Pool, s *segment, window driver.Window) {
-	const addedWindows = 1
-	w.changeWindow(p, s, &windowEntry{pool: p, segment: s, window: window}, addedWindows)
+	w.changeEntry(p, s, &windowEntry{pool: p, segment: s, window: window})
 }
 
-// remove requires that the segment has a window.
-func (w *windows) remove(p *Pool, s *segment) {
-	const addedWindows = -1
-	w.changeWindow(p, s, nil, addedWindows)
-}
+// remove removes a segment's window. The segment must have one.
+func (w *windows) remove(p *Pool, s *segment) { w.changeEntry(p, s, nil) }
 
-// changeWindow replaces the table by a copy with the given entry for a segment, and makes all plans
-// stale. The entry may be nil.
-func (w *windows) changeWindow(p *Pool, s *segment, entry *windowEntry, addedWindows int) {
+// changeEntry replaces the table by a copy with an added entry or, if entry is nil, with a removed
+// one. It makes all plans stale.
+func (w *windows) changeEntry(p *Pool, s *segment, entry *windowEntry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	oldTable := w.table.Load()
@@ -185,8 +175,13 @@ func (w *windows) changeWindow(p *Pool, s *segment, entry *windowEntry, addedWin
 		arenas = append(arenas, newArenaTable(p))
 	}
 
-	arenas[i] = arenas[i].withGranules(s, entry)
-	w.table.Store(&windowTable{arenas: arenas, count: oldTable.count + addedWindows})
+	arenas[i] = arenas[i].withEntry(s, entry)
+	count := oldTable.windowCount + 1
+	if entry == nil {
+		count = oldTable.windowCount - 1
+	}
+
+	w.table.Store(&windowTable{arenas: arenas, windowCount: count})
 	w.revision.Add(1)
 }
 
@@ -198,7 +193,7 @@ func newArenaTable(p *Pool) arenaTable {
 	}
 }
 
-// membershipOf returns the group's membership for a pool, or nil, without locking.
+// membershipOf returns the membership for a pool, or nil, without locking.
 func (w *windows) membershipOf(p *Pool) *membership {
 	for _, m := range *w.memberships.Load() {
 		if m.pool == p {
@@ -216,8 +211,8 @@ func (w *windows) addMembership(m *membership) {
 	w.memberships.Store(&memberships)
 }
 
-// dropPool removes a pool whose windows have already been removed. It makes all plans stale,
-// because they may contain addresses of the pool.
+// dropPool removes a pool without windows. It makes all plans stale, because they may contain
+// addresses of the pool.
 func (w *windows) dropPool(p *Pool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -228,6 +223,6 @@ func (w *windows) dropPool(p *Pool) {
 	oldTable := w.table.Load()
 	arenas := slices.Clone(oldTable.arenas)
 	arenas = slices.DeleteFunc(arenas, func(a arenaTable) bool { return a.pool == p })
-	w.table.Store(&windowTable{arenas: arenas, count: oldTable.count})
+	w.table.Store(&windowTable{arenas: arenas, windowCount: oldTable.windowCount})
 	w.revision.Add(1)
 }
