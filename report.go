@@ -114,8 +114,7 @@ func (r *report) hasRequiredFields() bool {
 	}
 }
 
-// toError returns an error of the reported type. The caller has checked
-// hasRequiredFields.
+// toError returns an error of the reported type. It requires that hasRequiredFields is true.
 func (r *report) toError() error {
 	switch r.Kind {
 	case kindLost:

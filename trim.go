@@ -14,7 +14,7 @@ import (
 
 // Trim unmaps segments in these steps:
 //   - Wait for the queued work, which may still use freed buffers.
-//   - Remove the segments without buffers from the allocator, core.
+//   - Remove the segments without buffers from the pool's allocator (core).
 //   - Wait again. Since the first wait, a buffer may have been allocated, used and freed.
 //   - Deregister the segments.
 //   - If the pool has a domain, wait until its other ranks have also deregistered the segments and

@@ -26,8 +26,8 @@ type useTracker struct {
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	// useEndEvents maps each use of a deferred block to a device event that follows it, or to nil if
-	// the event could not be recorded. Guarded by mu.
+	// useEndEvents maps each use of a deferred block to a device event that follows it. The event is
+	// nil if its stream is closed or recording failed. Guarded by mu.
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 

@@ -127,7 +127,8 @@ func (c *windowChunk) clone() *windowChunk {
 	return &copied
 }
 
-// windows contains a group's windows and a membership for each pool whose segments it registers.
+// windows contains a group's windows, and a membership for each pool that registers segments with
+// the group.
 type windows struct {
 	mu          *ranked.Spin[groupState] // held to replace table or memberships
 	table       atomic.Pointer[windowTable]
