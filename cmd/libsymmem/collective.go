@@ -179,8 +179,13 @@ func goRoute(
 	group C.uint64_t, route *C.struct_symmem_route, combines C.int, stream C.uint64_t,
 	site C.uint32_t,
 ) C.int {
+	operation := symmem.OpDispatch
+	if combines != 0 {
+		operation = symmem.OpCombine
+	}
+
 	return guard(func() error {
-		return library.Route(uint64(group), routeArguments(route), combines != 0, uintptr(stream),
+		return library.Route(uint64(group), operation, routeArguments(route), uintptr(stream),
 			uint32(site))
 	})
 }

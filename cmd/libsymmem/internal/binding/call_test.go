@@ -105,7 +105,6 @@ func TestNormErrorsNameTheArgument(t *testing.T) {
 }
 
 func TestRouteErrorsNameTheArgument(t *testing.T) {
-	const dispatch, combine = false, true
 	l, _ := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
@@ -127,11 +126,11 @@ func TestRouteErrorsNameTheArgument(t *testing.T) {
 			Experts: 4, TopK: 1, MaxTokens: 4, Hidden: validHidden, Type: bfloat16Type,
 		}
 		row.change(args)
-		for _, combines := range []bool{dispatch, combine} {
-			err := l.Route(world, args, combines, defaultStream, noSite)
+		for _, operation := range []symmem.Operation{symmem.OpDispatch, symmem.OpCombine} {
+			err := l.Route(world, operation, args, defaultStream, noSite)
 			if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
-				t.Errorf("Route(%+v) with combines = %v: got %v, want ErrInvalid with %q", args,
-					combines, err, row.want)
+				t.Errorf("Route(%v, %+v): got %v, want ErrInvalid with %q", operation, args, err,
+					row.want)
 			}
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // Code is the result of a function in symmem.h: SYMMEM_OK or one of SYMMEM_ERR_*.
 type Code int
 
-// The values are part of the ABI, so they must not change. symmem.h describes them.
+// symmem.h describes the values. They are part of the ABI, so they must not change.
 const (
 	CodeOK Code = iota
 	CodeInvalid
@@ -86,8 +86,9 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// CodeOf returns the code of an error. If an error wraps both a cause, such as a lost rank, and a
-// consequence, such as ErrClosed, the code is that of the cause.
+// CodeOf returns the code of an error. If the error wraps several errors, the first case or entry
+// of errorCodes determines the code: causes, such as a lost rank, precede consequences, such as
+// ErrClosed.
 func CodeOf(err error) Code {
 	switch {
 	case err == nil:
@@ -124,7 +125,6 @@ func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// errorCodes is in order of precedence, for errors that wrap several errors.
 var errorCodes = []struct {
 	err  error
 	code Code
@@ -167,31 +167,21 @@ func (c Code) Message(err error) string {
 		text += "; " + advice
 	}
 
-	if lacksCallSites(c, err) {
+	if c == CodeDivergence && !isMessageError(err) && !namesCallSite(err) {
 		text += "; set SYMMEM_CALLSITES=1 to see the source lines"
 	}
 
 	return text
 }
 
-// isValueDivergence reports whether ranks passed different values to the same call, such as Agree.
-// The advice to make the same calls does not apply.
+// isValueDivergence reports whether ranks made the same call with different values.
 func isValueDivergence(err error) bool {
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
 	return ok && divergence.Kind == symmem.DivergedValue
 }
 
-// lacksCallSites reports whether the error would name call sites if ranks recorded them.
-func lacksCallSites(c Code, err error) bool {
-	if c != CodeDivergence || isMessageError(err) {
-		return false // such errors never name call sites
-	}
-
+func namesCallSite(err error) bool {
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
-	if !ok {
-		return true
-	}
-
 	hasSite := func(side symmem.Side) bool { return side.Site != "" }
-	return !slices.ContainsFunc(divergence.Sides, hasSite)
+	return ok && slices.ContainsFunc(divergence.Sides, hasSite)
 }

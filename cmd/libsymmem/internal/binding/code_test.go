@@ -218,8 +218,8 @@ func TestPlugResult(t *testing.T) {
 		{symmem.ErrAborted, 6, "ncclRemoteError"},
 		{errors.New("any other"), 2, "ncclSystemError"},
 	} {
-		if got := PlugResult(row.err); got != row.want {
-			t.Errorf("PlugResult(%v) = %d, want %d (%s)", row.err, got, row.want, row.wantName)
+		if got := ncclResult(row.err); got != row.want {
+			t.Errorf("ncclResult(%v) = %d, want %d (%s)", row.err, got, row.want, row.wantName)
 		}
 	}
 }

@@ -7,18 +7,20 @@ import (
 	"symmem"
 )
 
-// errorDetail is an error as JSON. At most one of the pointers is set. If rank 2 allocates 1024
-// bytes where ranks 0 and 1 allocate 512, for example, all ranks get:
+// errorDetail is an error as JSON. If rank 2 allocates 1024 bytes where ranks 0 and 1 allocate 512,
+// for example, all ranks get:
 //
 //	{"code": 12, "name": "DIVERGENCE", "message": "...", "divergence": {"group": "world", ...,
 //	  "kind": "placement", "deviant": [2], "variants": [
 //	    {"ranks": [0, 1], "event": "alloc 512 B ..."}, {"ranks": [2], "event": "alloc 1024 B ..."}]}}
 //
-// Ranks are numbers in the world, not in a group.
+// Ranks are ranks of the world, not of a group.
 type errorDetail struct {
-	Code       int               `json:"code"`
-	Name       string            `json:"name"` // of Code
-	Message    string            `json:"message"`
+	Code    int    `json:"code"`
+	Name    string `json:"name"` // of Code
+	Message string `json:"message"`
+
+	// At most one of these fields is set.
 	Divergence *divergenceDetail `json:"divergence,omitempty"`
 	Timeout    *timeoutDetail    `json:"timeout,omitempty"`
 	RankLost   *lostDetail       `json:"rank_lost,omitempty"`
@@ -29,33 +31,30 @@ type errorDetail struct {
 // and frees.
 type divergenceDetail struct {
 	Group      string `json:"group"`
-	Kind       string `json:"kind"` // a symmem.DivergenceKind or one of the constants below
+	Kind       string `json:"kind"` // a symmem.DivergenceKind, or a kind constant of this package
 	GroupRanks []int  `json:"members,omitempty"`
-	Pool       uint64 `json:"pool"` // id; 0 unless pools differ
+	Pool       uint64 `json:"pool"` // the pool's id, or 0
 	PoolName   string `json:"pool_name,omitempty"`
-	// FirstPosition and LastPosition bound the index of the first event that differs in the history.
-	// They are equal unless a rank has discarded old events. For kindMessages, both are the number
-	// of the collective that found the mismatch, or 0.
-	FirstPosition uint64          `json:"position"`
-	LastPosition  uint64          `json:"last"`
-	DeviantRanks  []int           `json:"deviant"` // those that differ from the majority
-	AbsentRanks   []int           `json:"absent"`  // those that did not take part
-	Reason        string          `json:"why"`
-	Variants      []variantDetail `json:"variants"`
-	// CallsByRank holds the current call of each rank in a deadlock.
-	CallsByRank map[int]string `json:"elsewhere,omitempty"`
-	// Messages lists the messages on which sender and receiver disagree. Reason says how.
-	Messages []symmem.MessageEnds `json:"messages,omitempty"`
+	// The first event that differs is between FirstPosition and LastPosition in the history. For
+	// kindMessages, both are the number of the collective that found the mismatch, or 0.
+	FirstPosition uint64               `json:"position"`
+	LastPosition  uint64               `json:"last"`
+	DeviantRanks  []int                `json:"deviant"` // those that differ from the majority
+	AbsentRanks   []int                `json:"absent"`  // those that did not take part
+	Reason        string               `json:"why"`
+	Variants      []variantDetail      `json:"variants"`
+	CallsByRank   map[int]string       `json:"elsewhere,omitempty"` // in a deadlock
+	Messages      []symmem.MessageEnds `json:"messages,omitempty"`  // those that do not match
 }
 
-// Kinds of errors other than symmem.DivergenceError.
+// Kinds of errors that are no symmem.DivergenceError.
 const (
 	kindCall     = "call"     // ranks made different calls
 	kindDeadlock = "place"    // ranks wait in calls for each other
 	kindMessages = "messages" // sends and receives do not match
 )
 
-// variantDetail describes the event in which some ranks differ from others.
+// variantDetail describes an event, and the ranks whose histories contain it.
 type variantDetail struct {
 	Ranks          []int    `json:"ranks"`
 	Event          string   `json:"event"`
@@ -69,9 +68,8 @@ type timeoutDetail struct {
 	MissingRanks []int          `json:"missing"`
 	CallsByRank  map[int]string `json:"activity"` // current calls of missing ranks, if known
 	// NCCLCounts says how NCCL's operation counts differ between ranks, if they do.
-	NCCLCounts string `json:"counts,omitempty"`
-	// NeverJoined is set if the missing ranks did not join a new world or group.
-	NeverJoined bool `json:"absent,omitempty"`
+	NCCLCounts  string `json:"counts,omitempty"`
+	NeverJoined bool   `json:"absent,omitempty"` // the missing ranks did not join a new world or group
 }
 
 type lostDetail struct {
@@ -89,13 +87,13 @@ func Detail(code Code, err error) string {
 	d.addTypeDetail(err)
 	text, jsonErr := json.Marshal(d)
 	if jsonErr != nil {
-		return "{}" // cannot happen: the fields are numbers and strings
+		return "{}" // cannot happen: every field has a JSON representation
 	}
 
 	return string(text)
 }
 
-// addTypeDetail sets the pointer for the type of the error. The order of types is that of CodeOf.
+// addTypeDetail sets the field for the type of the error.
 func (d *errorDetail) addTypeDetail(err error) {
 	var divergence *symmem.DivergenceError
 	var mismatch *symmem.MismatchError

@@ -7,9 +7,8 @@ import (
 	"symmem"
 )
 
-// groups implements the functions in symmem.h for groups. A group is a subset of the ranks of a
-// world, a set of processes that use symmem together. C callers pass groups by numeric handles. All
-// ranks of a group must make the calls that are collective over the group.
+// groups implements the functions in symmem.h for groups of a world's ranks. All ranks of a group
+// must make the calls that are collective over it.
 type groups struct{ session *session }
 
 // World returns the handle of the group of all ranks of the main world.
@@ -33,11 +32,12 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
-// OpenGroupIn is like OpenGroup, but for any world. If timeoutMS is 0, the world's timeout applies.
+// OpenGroupIn is like OpenGroup, but for any world. A timeoutMS of 0 stands for the world's
+// timeout.
 func (gs *groups) OpenGroupIn(
 	world uint64, name string, ranks []int, timeoutMS int64,
 ) (uint64, error) {
-	r, err := gs.session.world(world)
+	r, err := gs.session.worldRank(world)
 	if err != nil {
 		return 0, err
 	}
@@ -64,21 +64,19 @@ func (gs *groups) open(
 	}
 
 	id := r.groupTable.nextID(name, ranks)
-	var opened *symmem.Group
-	err := gs.session.runInterruptible("opening group "+name, func(ctx context.Context) error {
-		g, err := r.rt.JoinWith(ctx, id, ranks, options)
-		opened = g
-		return err
-	})
+	join := func(ctx context.Context) (*symmem.Group, error) {
+		return r.rt.JoinWith(ctx, id, ranks, options)
+	}
+	joined, err := getInterruptible(&gs.session.interrupts, "opening group "+name, join)
 	if err != nil {
-		return 0, err // after an interrupt, the function may still write opened
+		return 0, err
 	}
 
-	return r.groupTable.add(opened, name), nil
+	return r.groupTable.add(joined, name), nil
 }
 
-// CloseGroup closes a group on this rank, and forgets its attached communicators. Memory stays
-// registered with them until their owners destroy them.
+// CloseGroup closes a group on this rank. It removes the group's attachments, but does not
+// deregister memory from their communicators.
 func (gs *groups) CloseGroup(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {
@@ -99,10 +97,10 @@ type groupDescription struct {
 	Name      string  `json:"name"`
 	Rank      int     `json:"rank"`
 	Size      int     `json:"size"`
-	Ranks     []int   `json:"ranks"` // ranks in the world, by rank in the group
+	Ranks     []int   `json:"ranks"` // ranks[i] is the world's rank with rank i in the group
 	TimeoutMS int64   `json:"timeout_ms"`
 	StopWord  uint64  `json:"stop_word"` // address at which the host writes to stop kernels, or 0
-	Error     *string `json:"error"`     // from GroupError; null if there is none
+	Error     *string `json:"error"`     // why the group has failed, or null
 }
 
 // DescribeGroup returns a group's description as JSON.
@@ -124,8 +122,7 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 	return encode(d)
 }
 
-// GroupError returns the error on which the ranks of a failed group have agreed, or nil if there is
-// none yet. It also returns an error for an unknown handle.
+// GroupError returns the error with which a group has failed, or nil.
 func (gs *groups) GroupError(handle uint64) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -135,7 +132,7 @@ func (gs *groups) GroupError(handle uint64) error {
 	return g.Err()
 }
 
-// AbortGroup makes a group fail on all its ranks.
+// AbortGroup makes a group fail with ErrAborted on all its ranks.
 func (gs *groups) AbortGroup(handle uint64) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -161,25 +158,16 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 	return g.SetTimeout(timeout)
 }
 
-// SuspendGroup releases the group's internal memory until ResumeGroup, and returns its size in
-// bytes. It is collective over the group.
+// SuspendGroup releases the group's internal memory until ResumeGroup, and returns the size of this
+// memory in bytes. It is collective over the group.
 func (gs *groups) SuspendGroup(handle uint64) (int64, error) {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
 
-	var released int64
-	err = gs.session.runInterruptible("suspending a group", func(ctx context.Context) error {
-		suspension, err := g.Suspend(ctx)
-		released = suspension.Released
-		return err
-	})
-	if err != nil {
-		return 0, err // after an interrupt, the function may still write released
-	}
-
-	return released, nil
+	suspension, err := getInterruptible(&gs.session.interrupts, "suspending a group", g.Suspend)
+	return suspension.Released, err
 }
 
 // ResumeGroup allocates the group's internal memory again. It is collective over the group.
@@ -192,26 +180,26 @@ func (gs *groups) ResumeGroup(handle uint64) error {
 	return gs.session.runInterruptible("resuming a group", g.Resume)
 }
 
-// SetPath selects the implementation of a group's collectives, a SYMMEM_PATH_* constant of
-// symmem.h. It is collective over the group.
+// SetPath selects the path (the implementation) of a group's collectives, by a SYMMEM_PATH_*
+// constant of symmem.h. It is collective over the group.
 func (gs *groups) SetPath(handle uint64, path int) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return err
 	}
 
-	pathChoice, err := parseEnum("path", paths, path)
+	choice, err := parseEnum("path", paths, path)
 	if err != nil {
 		return err
 	}
 
 	return gs.session.runInterruptible("setting the path", func(ctx context.Context) error {
-		return g.SetPath(ctx, pathChoice)
+		return g.SetPath(ctx, choice)
 	})
 }
 
-// Check returns an error if the group's ranks differ in allocations or frees in shared pools.
-// Delayed frees take effect first. It is collective over the group.
+// Check returns an error if the histories of allocations and frees in shared pools differ between
+// the group's ranks. It completes delayed frees first. It is collective over the group.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {

@@ -12,40 +12,34 @@ import (
 	"symmem"
 )
 
-// interrupts lets the caller interrupt waiting calls, for example when a Python user presses
-// Ctrl-C. While a call waits, it polls the caller's functions from SetPoll.
+// interrupts lets C callers interrupt waiting calls, for example when a Python user presses Ctrl-C.
 type interrupts struct {
 	poll atomic.Pointer[pollFunctions] // nil if calls cannot be interrupted
 }
 
+// pollFunctions holds functions that return true to interrupt a call.
 type pollFunctions struct {
-	// pollOnThread is called on the thread of the waiting call, with no lock of this package held.
-	pollOnThread func() bool
-	// pollInCollective is called during a collective, on any thread, with the stream's lock held.
-	pollInCollective func() bool
+	onThread     func() bool // runs on the thread of the waiting call, with no lock held
+	inCollective func() bool // runs on any thread, with the lock of a stream held
 
-	unusedSlice atomic.Pointer[timeSlice] // for the next runResumable; nil if there is none
+	unusedTimeout atomic.Pointer[lazyTimeout] // for the next runResumable; nil if there is none
 }
 
-// SetPoll sets functions that return true to interrupt a call. If onThread is nil, calls can no
-// longer be interrupted.
+// SetPoll sets functions that return true to interrupt a call. A collective calls inCollective
+// while it waits, and other calls call onThread. If onThread is nil, calls cannot be interrupted.
 func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 	if onThread == nil {
 		i.poll.Store(nil)
 		return
 	}
 
-	i.poll.Store(&pollFunctions{pollOnThread: onThread, pollInCollective: inCollective})
+	i.poll.Store(&pollFunctions{onThread: onThread, inCollective: inCollective})
 }
 
-func interruptedError(operation string) error {
-	return fmt.Errorf("%s: %w", operation, symmem.ErrInterrupted)
-}
-
-// pollInCollective returns an error if the caller interrupts a waiting collective.
+// pollInCollective returns an error if inCollective interrupts the collective.
 func (i *interrupts) pollInCollective() error {
 	p := i.poll.Load()
-	isInterrupted := p != nil && p.pollInCollective()
+	isInterrupted := p != nil && p.inCollective()
 	if isInterrupted {
 		return interruptedError("waiting in a collective")
 	}
@@ -53,107 +47,17 @@ func (i *interrupts) pollInCollective() error {
 	return nil
 }
 
-const pollInterval = 100 * time.Millisecond // between calls of pollOnThread
-
-// runResumable runs a call that only waits, such as for a stream, in time slices of pollInterval.
-// At the end of each, it polls and repeats the call. operation is for errors.
-func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
-	p := i.poll.Load()
-	if p == nil {
-		return call(context.Background())
-	}
-
-	for {
-		ctx := p.unusedSlice.Swap(nil)
-		if ctx == nil {
-			ctx = newTimeSlice(pollInterval)
-		}
-
-		err := call(ctx)
-		isUnused := ctx.stop()
-		if isUnused {
-			p.unusedSlice.Store(ctx) // saves an allocation
-		}
-
-		if !errors.Is(err, errTimeSlice) {
-			return err
-		}
-
-		if p.pollOnThread() {
-			return interruptedError(operation)
-		}
-	}
+func interruptedError(operation string) error {
+	return fmt.Errorf("%s: %w", operation, symmem.ErrInterrupted)
 }
 
-// timeSlice is a context that begins with the first call of Done or Err, and ends after a duration.
-// An operation that does not wait calls neither, so it needs no timer.
-type timeSlice struct {
-	duration time.Duration
+const (
+	pollInterval  = 100 * time.Millisecond // between calls of onThread
+	maxCancelWait = 500 * time.Millisecond // for the end of an interrupted call
+)
 
-	mu   sync.Mutex
-	end  time.Time     // zero before the first call of Done or Err; guarded by mu
-	done chan struct{} // nil before the first call of Done; guarded by mu
-
-	timer *time.Timer // closes done; nil if done is nil; guarded by mu
-}
-
-var errTimeSlice = errors.New("the time slice of a wait has expired")
-
-func newTimeSlice(duration time.Duration) *timeSlice { return &timeSlice{duration: duration} }
-
-// beginLocked sets end, unless it is set already. The caller holds mu.
-func (t *timeSlice) beginLocked() {
-	if t.end.IsZero() {
-		t.end = time.Now().Add(t.duration)
-	}
-}
-
-// Done implements context.Context.
-func (t *timeSlice) Done() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.beginLocked()
-	if t.done == nil {
-		t.done = make(chan struct{})
-		t.timer = time.AfterFunc(time.Until(t.end), func() { close(t.done) })
-	}
-
-	return t.done
-}
-
-// Err implements context.Context.
-func (t *timeSlice) Err() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.beginLocked()
-	if time.Now().Before(t.end) {
-		return nil
-	}
-
-	return errTimeSlice
-}
-
-// Deadline implements context.Context. The work has no deadline, and continues in the next slice.
-func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-// Value implements context.Context.
-func (t *timeSlice) Value(any) any { return nil }
-
-// stop stops the timer. A time slice that has not begun is unused.
-func (t *timeSlice) stop() (isUnused bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.timer != nil {
-		t.timer.Stop()
-	}
-
-	return t.end.IsZero()
-}
-
-const maxCancelWait = 500 * time.Millisecond // for the end of an interrupted call
-
-// runInterruptible runs a call on another goroutine, and polls. operation is for errors. After an
-// error, do not read variables that the call writes, because it may still be running.
+// runInterruptible runs a call on another goroutine while it polls. After an interrupt, the call
+// may still be running.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -162,9 +66,8 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	// The call replaces this error, unless it ends with runtime.Goexit.
-	err := errors.New("the call ended without a result")
-	done := make(chan struct{}) // closed when err is final
+	err := errors.New("the call ended without a result") // if it calls runtime.Goexit
+	done := make(chan struct{})                          // closed when err is final
 	go func() {
 		defer close(done)
 		err = CatchPanic(func() error { return call(ctx) })
@@ -183,7 +86,25 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 	return interruptedError(operation)
 }
 
-// pollUntil returns true when done is closed, or false when the caller interrupts the wait.
+// getInterruptible is like runInterruptible, for a call with a result.
+func getInterruptible[T any](
+	i *interrupts, operation string, call func(context.Context) (T, error),
+) (T, error) {
+	var result T
+	err := i.runInterruptible(operation, func(ctx context.Context) error {
+		r, err := call(ctx)
+		result = r
+		return err
+	})
+	if err != nil {
+		var none T
+		return none, err // the call may still be writing result
+	}
+
+	return result, nil
+}
+
+// pollUntil returns true when done is closed, or false when onThread interrupts the wait.
 func (p *pollFunctions) pollUntil(done <-chan struct{}) (isDone bool) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -192,7 +113,7 @@ func (p *pollFunctions) pollUntil(done <-chan struct{}) (isDone bool) {
 		case <-done:
 			return true
 		case <-ticker.C:
-			isInterrupted := p.pollOnThread()
+			isInterrupted := p.onThread()
 			if isInterrupted {
 				return false
 			}
@@ -208,4 +129,101 @@ func CatchPanic(call func() error) (err error) {
 		}
 	}()
 	return call()
+}
+
+// runResumable runs a call that only waits, such as for a stream, on the calling goroutine. It
+// cancels the call every pollInterval, polls, and repeats the call.
+func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
+	p := i.poll.Load()
+	if p == nil {
+		return call(context.Background())
+	}
+
+	for {
+		ctx := p.unusedTimeout.Swap(nil)
+		if ctx == nil {
+			ctx = newLazyTimeout(pollInterval)
+		}
+
+		err := call(ctx)
+		isUnused := ctx.stop()
+		if isUnused {
+			p.unusedTimeout.Store(ctx) // saves an allocation
+		}
+
+		hasExpired := errors.Is(err, errLazyTimeout)
+		if !hasExpired {
+			return err
+		}
+
+		isInterrupted := p.onThread()
+		if isInterrupted {
+			return interruptedError(operation)
+		}
+	}
+}
+
+// lazyTimeout is a context that ends a duration after the first call of Done or Err. Calls that do
+// not wait call neither, so they need no timer.
+type lazyTimeout struct {
+	duration time.Duration
+
+	mu    sync.Mutex    // guards the fields below
+	end   time.Time     // zero before the first call of Done or Err
+	done  chan struct{} // nil before the first call of Done
+	timer *time.Timer   // closes done
+}
+
+var errLazyTimeout = errors.New("the interval between polls has expired")
+
+func newLazyTimeout(duration time.Duration) *lazyTimeout {
+	return &lazyTimeout{duration: duration}
+}
+
+// Done implements context.Context.
+func (t *lazyTimeout) Done() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.startLocked()
+	if t.done == nil {
+		t.done = make(chan struct{})
+		t.timer = time.AfterFunc(time.Until(t.end), func() { close(t.done) })
+	}
+
+	return t.done
+}
+
+// Err implements context.Context.
+func (t *lazyTimeout) Err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.startLocked()
+	if time.Now().Before(t.end) {
+		return nil
+	}
+
+	return errLazyTimeout
+}
+
+func (t *lazyTimeout) startLocked() {
+	if t.end.IsZero() {
+		t.end = time.Now().Add(t.duration)
+	}
+}
+
+// Deadline implements context.Context. Waits that end early are repeated, so there is no deadline.
+func (t *lazyTimeout) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Value implements context.Context.
+func (t *lazyTimeout) Value(any) any { return nil }
+
+// stop stops the timer. It returns true if neither Done nor Err has been called.
+func (t *lazyTimeout) stop() (isUnused bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+
+	return t.end.IsZero()
 }

@@ -108,29 +108,29 @@ func TestPanicOfInterruptibleCallIsReturned(t *testing.T) {
 	}
 }
 
-// A time slice begins with the first call of Err or Done.
+// A lazyTimeout begins with the first call of Err or Done.
 func TestTimeSliceExpires(t *testing.T) {
-	if !newTimeSlice(time.Hour).stop() {
-		t.Error("stop() = false for a new time slice, want true")
+	if !newLazyTimeout(time.Hour).stop() {
+		t.Error("stop() = false for a new lazyTimeout, want true")
 	}
 
-	slow := newTimeSlice(time.Hour)
-	if err := slow.Err(); err != nil { // begins the time slice
+	slow := newLazyTimeout(time.Hour)
+	if err := slow.Err(); err != nil { // begins the interval
 		t.Errorf("Err() = %v at the beginning of an hour, want nil", err)
 	}
 
 	if slow.stop() {
-		t.Error("stop() = true for a time slice that has begun, want false")
+		t.Error("stop() = true for a lazyTimeout that has begun, want false")
 	}
 
-	quick := newTimeSlice(time.Millisecond)
+	quick := newLazyTimeout(time.Millisecond)
 	select {
 	case <-quick.Done():
 	case <-time.After(time.Minute):
-		t.Fatal("a time slice of a millisecond did not expire within a minute")
+		t.Fatal("a lazyTimeout of a millisecond did not expire within a minute")
 	}
 
-	if cause := context.Cause(quick); !errors.Is(cause, errTimeSlice) {
-		t.Errorf("cause = %v, want %v", cause, errTimeSlice)
+	if cause := context.Cause(quick); !errors.Is(cause, errLazyTimeout) {
+		t.Errorf("cause = %v, want %v", cause, errLazyTimeout)
 	}
 }

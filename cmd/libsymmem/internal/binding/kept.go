@@ -10,21 +10,17 @@ import (
 	"symmem/internal/sys"
 )
 
-// closedRankBuffers remembers ranks that were closed by force with live buffers, which stay usable
-// until they are freed. It also remembers unmapped segments, the units in which pools map memory.
-type closedRankBuffers struct {
-	isInUse atomic.Bool // set by the first entry and never cleared; saves checkNotFreed a lock
+// closedRanks holds ranks that were closed by force while they had live buffers. These buffers stay
+// usable until they are freed.
+type closedRanks struct {
+	hasEntries atomic.Bool // never cleared; saves checkNotFreed a lock
 
-	mu    sync.Mutex
-	ranks []symmem.Interop // closed ranks; copied on write; guarded by mu
-
-	// unmappedMu is acquired with a pool's lock held, so do not acquire other locks inside it.
-	unmappedMu       sync.Mutex
-	unmappedSegments []addressRange // oldest first; guarded by unmappedMu
+	mu    sync.Mutex       // not held during calls of a rank's methods, which lock pools
+	ranks []symmem.Interop // each change creates a new slice; guarded by mu
 }
 
-// keepRank remembers a rank that is about to be closed, if it has live buffers.
-func (c *closedRankBuffers) keepRank(rank symmem.Interop) {
+// add adds a rank that is about to be closed, if it has live buffers.
+func (c *closedRanks) add(rank symmem.Interop) {
 	if !hasLiveBuffers(rank) {
 		return
 	}
@@ -32,32 +28,31 @@ func (c *closedRankBuffers) keepRank(rank symmem.Interop) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ranks = append(slices.Clone(c.ranks), rank)
-	c.isInUse.Store(true)
+	c.hasEntries.Store(true)
 }
 
 func hasLiveBuffers(rank symmem.Interop) bool {
-	buffers, _ := rank.Live(nil) // in all pools
-	return buffers > 0
+	var allPools *symmem.Pool
+	count, _ := rank.Live(allPools)
+	return count > 0
 }
 
-// closedRanks returns the closed ranks, in a slice that is never modified. Do not hold mu while
-// calling methods of a rank, because they may wait for a pool's lock.
-func (c *closedRankBuffers) closedRanks() []symmem.Interop {
+func (c *closedRanks) all() []symmem.Interop {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ranks
 }
 
 // freeBuffer frees the buffer at an address, if the buffer belongs to a closed rank.
-func (c *closedRankBuffers) freeBuffer(address uintptr) (isFound bool, err error) {
-	for _, rank := range c.closedRanks() {
-		buffer, err := rank.Retire(address) // later calls do not find the buffer
+func (c *closedRanks) freeBuffer(address uintptr) (isFound bool, err error) {
+	for _, rank := range c.all() {
+		buffer, err := rank.Retire(address) // the buffer is no longer live
 		if err != nil {
 			continue // the rank has no such buffer
 		}
 
 		if !hasLiveBuffers(rank) {
-			c.forgetRank(rank)
+			c.remove(rank)
 		}
 
 		return true, buffer.Free()
@@ -66,11 +61,35 @@ func (c *closedRankBuffers) freeBuffer(address uintptr) (isFound bool, err error
 	return false, nil
 }
 
-func (c *closedRankBuffers) forgetRank(rank symmem.Interop) {
+func (c *closedRanks) remove(rank symmem.Interop) {
 	isSame := func(other symmem.Interop) bool { return other == rank }
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ranks = slices.DeleteFunc(slices.Clone(c.ranks), isSame)
+}
+
+// checkNotFreed returns an error if memory belongs to a closed rank and was freed.
+func (c *closedRanks) checkNotFreed(address uintptr, bytes int64) error {
+	if !c.hasEntries.Load() {
+		return nil
+	}
+
+	for _, rank := range c.all() {
+		_, err := rank.Memory(address, bytes) // nil outside the rank's pools
+		if err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// unmappedSegments holds segments, the units in which pools map memory, that any rank has unmapped.
+type unmappedSegments struct {
+	hasEntries atomic.Bool // never cleared; saves checkMapped a lock
+
+	mu     sync.Mutex     // acquired with a pool's lock held; acquire no lock inside it
+	ranges []addressRange // oldest first; guarded by mu
 }
 
 type addressRange struct {
@@ -79,53 +98,40 @@ type addressRange struct {
 }
 
 func (r addressRange) contains(address uintptr) bool {
-	offset := address - r.start // wraps around to a large number if address < r.start
-	return offset < uintptr(r.bytes)
+	return address >= r.start && address-r.start < uintptr(r.bytes)
 }
 
-// maxUnmappedSegments limits unmappedSegments. Beyond the limit, the oldest are forgotten.
+// maxUnmappedSegments limits unmappedSegments. A new entry then replaces the oldest one.
 const maxUnmappedSegments = 1024
 
-// recordUnmapped remembers a segment that was unmapped by any rank. It forgets an older segment at
-// the same address.
-func (c *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
-	c.unmappedMu.Lock()
-	defer c.unmappedMu.Unlock()
-	isAtSameAddress := func(r addressRange) bool { return r.start == e.Address }
-	c.unmappedSegments = slices.DeleteFunc(c.unmappedSegments, isAtSameAddress)
-	if len(c.unmappedSegments) == maxUnmappedSegments {
-		c.unmappedSegments = slices.Delete(c.unmappedSegments, 0, 1)
+// add adds a segment. It replaces an entry with the same address.
+func (u *unmappedSegments) add(e symmem.SegmentEvent) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	hasSameStart := func(r addressRange) bool { return r.start == e.Address }
+	u.ranges = slices.DeleteFunc(u.ranges, hasSameStart)
+	if len(u.ranges) == maxUnmappedSegments {
+		u.ranges = slices.Delete(u.ranges, 0, 1)
 	}
 
-	unmapped := addressRange{start: e.Address, bytes: e.Bytes}
-	c.unmappedSegments = append(c.unmappedSegments, unmapped)
-	c.isInUse.Store(true)
+	u.ranges = append(u.ranges, addressRange{start: e.Address, bytes: e.Bytes})
+	u.hasEntries.Store(true)
 }
 
-func (c *closedRankBuffers) wasUnmapped(address uintptr) bool {
-	c.unmappedMu.Lock()
-	defer c.unmappedMu.Unlock()
-	containsAddress := func(r addressRange) bool { return r.contains(address) }
-	return slices.ContainsFunc(c.unmappedSegments, containsAddress)
-}
-
-// checkNotFreed returns an error if memory was freed in a closed rank. On the host backend, it also
-// detects memory in unmapped segments, as long as the address has not been mapped again.
-func (c *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost bool) error {
-	if !c.isInUse.Load() {
-		return nil
-	}
-
-	for _, rank := range c.closedRanks() {
-		if _, err := rank.Memory(address, bytes); err != nil { // the memory was freed
-			return err
-		}
-	}
-
-	isUnmapped := isHost && c.wasUnmapped(address) && !sys.IsReadable(address)
+// checkMapped returns ErrFreed if an address in host memory is in an unmapped segment, and has not
+// been mapped again.
+func (u *unmappedSegments) checkMapped(address uintptr) error {
+	isUnmapped := u.hasEntries.Load() && u.contains(address) && !sys.IsReadable(address)
 	if isUnmapped {
 		return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
 	}
 
 	return nil
+}
+
+func (u *unmappedSegments) contains(address uintptr) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	containsAddress := func(r addressRange) bool { return r.contains(address) }
+	return slices.ContainsFunc(u.ranges, containsAddress)
 }

@@ -264,7 +264,7 @@ func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 	}
 
 	trimmed := make(chan error, 1) // has room, so that the goroutine ends even after the deadline
-	l.closedRankBuffers.mu.Lock()
+	l.closedRanks.mu.Lock()
 	go func() { trimmed <- l.Trim(mainPool, keepBytes) }()
 	select {
 	case err = <-trimmed:
@@ -272,12 +272,12 @@ func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 		err = errors.New("Trim waits for the list of closed ranks")
 	}
 
-	l.closedRankBuffers.mu.Unlock()
+	l.closedRanks.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if !l.closedRankBuffers.wasUnmapped(address) {
+	if !l.unmappedSegments.contains(address) {
 		t.Error("the trimmed segment is not recorded as unmapped")
 	}
 }

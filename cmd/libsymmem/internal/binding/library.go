@@ -11,14 +11,13 @@ import (
 	"symmem"
 )
 
-// Library implements the functions in symmem.h for one process, which can be a rank of several
-// worlds: sets of processes that use symmem together. A method without a handle, such as Describe,
-// is for the main world. DescribeWorld, for example, is for any world.
+// Library implements the functions in symmem.h for one process. A method without a handle, such as
+// Describe, is for the main world.
 type Library struct {
 	session
 	openMu sync.Mutex // serializes opening and closing the main world
 
-	// Each of these types implements the methods for one subject.
+	// Each type implements the methods for one subject.
 	groups
 	pools
 	calls
@@ -29,7 +28,7 @@ type Library struct {
 	plugin
 }
 
-// New returns a Library without an open world. Warnings are passed to warn.
+// New returns a Library without an open world. It passes warnings to warn.
 func New(counters *Counters, warn func(text string)) *Library {
 	l := &Library{session: session{
 		counters: counters, printWarning: warn, warnings: warnings{counters: counters},
@@ -43,7 +42,6 @@ func New(counters *Counters, warn func(text string)) *Library {
 	l.pads.session = s
 	l.worlds.session = s
 	l.plugin.session = s
-	l.plugin.openAlone = l.openAlone
 	return l
 }
 
@@ -55,11 +53,11 @@ func (l *Library) Open(optionsJSON []byte) error {
 	}
 
 	return l.runInterruptible("opening symmem", func(ctx context.Context) error {
-		return l.openMain(ctx, &o, mainRank)
+		return l.openMain(ctx, &o, mainWorld)
 	})
 }
 
-func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error {
+func (l *Library) openMain(ctx context.Context, o *Options, kind worldKind) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
 	if l.IsOpen() {
@@ -72,7 +70,7 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 }
 
 // Close closes the main world. Without force, it returns ErrLive if there are live buffers. With
-// force, live buffers stay usable, and Close waits at most a second for other ranks.
+// force, live buffers stay usable, and Close waits for other ranks for at most a second.
 func (l *Library) Close(force bool) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
@@ -98,18 +96,18 @@ func (l *Library) RecordsCallSites() bool {
 type worldDescription struct {
 	Rank        int    `json:"rank"`
 	Size        int    `json:"size"`   // number of ranks
-	Source      string `json:"source"` // name of the launcher that set Rank and Size, for example
+	Source      string `json:"source"` // how Rank and Size were set, such as by "torchrun"
 	Backend     string `json:"backend"`
 	Device      string `json:"device"`      // the device's name
-	Library     string `json:"library"`     // "NCCL 2.28.9", for example; "" for other backends
-	Check       string `json:"check"`       // how often ranks compare their calls
-	Granularity int64  `json:"granularity"` // of device memory, in bytes
+	Library     string `json:"library"`     // such as "NCCL 2.28.9"; "" for other backends
+	Check       string `json:"check"`       // a symmem.CheckLevel
+	Granularity int64  `json:"granularity"` // unit of segment sizes, in bytes
 	Machines    int    `json:"machines"`    // number of machines with ranks
-	Alone       bool   `json:"alone"`       // opened by PlugAlloc, with only this rank
+	Alone       bool   `json:"alone"`       // PlugAlloc opened the world with only this rank
 	PID         int    `json:"pid"`
 }
 
-// Describe returns, as JSON, a description of the main world's rank.
+// Describe returns, as JSON, a description of this process's rank.
 func (l *Library) Describe() (string, error) {
 	r, err := l.mainWorldRank()
 	if err != nil {
@@ -130,17 +128,102 @@ func describe(r *rank) (string, error) {
 	})
 }
 
-func encode(value any) (string, error) {
-	text, err := json.Marshal(value)
-	return string(text), err
-}
-
-// SetCheck sets how often the ranks of the main world compare their calls. All ranks must call it.
+// SetCheck sets how often the ranks compare their calls. All ranks must call it.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.mainWorldRank()
 	if err != nil {
 		return err
 	}
 
-	return l.setCheck(r, level)
+	return r.setCheck(level)
+}
+
+// worldStats extends symmem.Stats. Its Pools and Groups hide those of symmem.Stats in the JSON.
+type worldStats struct {
+	Open bool `json:"open"`
+	symmem.Stats
+	Pools   []poolStats           `json:"pools"`
+	Groups  map[string]groupStats `json:"groups"`  // by id
+	Streams int                   `json:"streams"` // number of streams in use
+	Refused int64                 `json:"refused"` // failed frees in all worlds
+}
+
+type poolStats struct {
+	Pool   int    `json:"pool"`   // the pool's number
+	Domain string `json:"domain"` // id of the group whose ranks share the pool
+	symmem.PoolStats
+	Mapped int64 `json:"mapped"` // in bytes
+	Live   int   `json:"live"`   // number of allocated buffers
+}
+
+type groupStats struct {
+	Handle uint64 `json:"handle"`
+	Name   string `json:"name"`
+	symmem.GroupStats
+	Attachments []attachmentStats `json:"attachments"`
+}
+
+// attachmentStats describes a communicator of another library that is attached to a group.
+type attachmentStats struct {
+	Handle  uint64 `json:"handle"`
+	Name    string `json:"name"`
+	Windows int    `json:"windows"` // number of segments that are registered with it
+}
+
+// Stats returns all counters as JSON.
+func (l *Library) Stats() (string, error) {
+	r, err := l.mainWorldRank()
+	if err != nil {
+		return "", err
+	}
+
+	return statsOf(r)
+}
+
+func statsOf(r *rank) (string, error) {
+	s := worldStats{
+		Open: true, Stats: r.rt.Stats(), Pools: []poolStats{}, Groups: map[string]groupStats{},
+		Refused: r.session.counters.Refused.Load(), Streams: r.streams.size(),
+	}
+	for _, p := range r.session.poolTable.ownedBy(r) {
+		isShared := p.Domain() != nil
+		if isShared {
+			s.Pools = append(s.Pools, r.session.poolTable.stats(p))
+		}
+	}
+
+	for _, g := range r.groupTable.allGroups() {
+		s.Groups[g.ID()] = r.groupTable.stats(g)
+	}
+
+	return encode(s)
+}
+
+func (t *groupTable) stats(g *group) groupStats {
+	s := groupStats{
+		Handle: g.handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
+	}
+	for _, a := range t.attachmentsOf(g) {
+		s.Attachments = append(s.Attachments, attachmentStats{
+			Handle: a.handle, Name: a.communicator.Name(), Windows: a.communicator.Windows(),
+		})
+	}
+
+	return s
+}
+
+// stats returns the counters of a shared pool.
+func (t *poolTable) stats(p *pool) poolStats {
+	s := poolStats{Pool: t.numberOf(p), PoolStats: p.Stats(), Domain: p.Domain().ID()}
+	for segment := range p.Segments() {
+		s.Mapped += segment.Bytes
+	}
+
+	s.Live, _ = p.countLive()
+	return s
+}
+
+func encode(value any) (string, error) {
+	text, err := json.Marshal(value)
+	return string(text), err
 }

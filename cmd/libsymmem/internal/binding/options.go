@@ -2,6 +2,7 @@ package binding
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,12 +14,10 @@ import (
 	"symmem"
 )
 
-// Options holds the options of a world. symmem.h describes them. For example, rank 2 of 4 passes
-// this JSON object to limit its main pool to 1 GiB:
+// Options holds the options of a world, which symmem.h describes. Zero values stand for defaults.
+// The JSON object of rank 2 of 4 is, for example:
 //
 //	{"rank": 2, "size": 4, "timeout_ms": 30000, "pool": {"capacity": 1073741824}}
-//
-// Absent options have zero values, which stand for defaults.
 type Options struct {
 	Rank            int               `json:"rank"`
 	Size            int               `json:"size"`
@@ -64,8 +63,9 @@ func decode(text []byte, options any) error {
 		return fmt.Errorf("reading the options: %w: %w", err, symmem.ErrInvalid)
 	}
 
-	_, err := d.Token() // after the object
-	if err != io.EOF {
+	_, err := d.Token()
+	hasMoreText := err != io.EOF
+	if hasMoreText {
 		return fmt.Errorf("reading the options: text after the JSON object: %w", symmem.ErrInvalid)
 	}
 
@@ -74,21 +74,16 @@ func decode(text []byte, options any) error {
 
 // runtimeOptions checks the options and converts them for symmem.Open.
 func (o *Options) runtimeOptions() (symmem.Options, error) {
+	var errs [3]error
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
 		Store: o.Store, Token: o.Token, Backend: o.Backend, Tuning: o.Tuning, Trace: o.Trace,
 		Scatter: o.Scatter, UnorderedMessages: !o.OrderedMessages,
 	}
-	var err error
-	if out.Timeout, err = timeoutOf(o.TimeoutMS); err != nil {
-		return out, err
-	}
-
-	if out.CheckInterval, err = intervalOf("check_interval_ms", o.CheckIntervalMS); err != nil {
-		return out, err
-	}
-
-	if out.WarnAfter, err = intervalOf("warn_after_ms", o.WarnAfterMS); err != nil {
+	out.Timeout, errs[0] = timeoutOf(o.TimeoutMS)
+	out.CheckInterval, errs[1] = intervalOf("check_interval_ms", o.CheckIntervalMS)
+	out.WarnAfter, errs[2] = intervalOf("warn_after_ms", o.WarnAfterMS)
+	if err := cmp.Or(errs[:]...); err != nil {
 		return out, err
 	}
 
@@ -100,12 +95,11 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 		out.Device = symmem.DeviceNumber(*o.Device)
 	}
 
-	err = o.parseNames(&out)
+	err := o.parseEnums(&out)
 	return out, err
 }
 
-// parseNames converts options whose values are names. Absent options keep their defaults.
-func (o *Options) parseNames(out *symmem.Options) (err error) {
+func (o *Options) parseEnums(out *symmem.Options) (err error) {
 	if o.Path != "" {
 		if out.Path, err = symmem.ParsePathChoice(o.Path); err != nil {
 			return err
@@ -130,6 +124,7 @@ func (o *Options) parseNames(out *symmem.Options) (err error) {
 // maxMilliseconds is one day. A larger value is probably in another unit, such as nanoseconds.
 const maxMilliseconds = 24 * 60 * 60 * 1000
 
+// timeoutOf converts the option timeout_ms.
 func timeoutOf(timeoutMS int64) (time.Duration, error) {
 	if timeoutMS < 0 || timeoutMS > maxMilliseconds {
 		return 0, fmt.Errorf("timeout_ms is %d; want 0 to %d: %w", timeoutMS, maxMilliseconds,
@@ -139,7 +134,7 @@ func timeoutOf(timeoutMS int64) (time.Duration, error) {
 	return time.Duration(timeoutMS) * time.Millisecond, nil
 }
 
-// intervalOf converts the value of the option called name. A negative value means never.
+// intervalOf converts an option that may be negative, which means never.
 func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	if milliseconds < -maxMilliseconds || milliseconds > maxMilliseconds {
 		return 0, fmt.Errorf("%s is %d; want at most %d, or a negative value of at least %d: %w", name,
@@ -149,7 +144,7 @@ func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	return time.Duration(milliseconds) * time.Millisecond, nil
 }
 
-// withDomain converts the options for a pool that is shared by the ranks of a group.
+// withDomain converts the options for a pool that all ranks of the group domain share.
 func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
@@ -164,7 +159,7 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 }
 
 // shouldRecordCallSites reports whether calls record their source lines. The default is the
-// environment variable SYMMEM_CALLSITES, a boolean or the number of lines to record.
+// environment variable SYMMEM_CALLSITES: a boolean, or a number of lines.
 func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -182,7 +177,7 @@ func (o *Options) shouldRecordCallSites() bool {
 // defaultMaxProcs is small, because many ranks may share a machine with the caller's threads.
 const defaultMaxProcs = 2
 
-// setMaxProcs sets GOMAXPROCS from the option, the environment or else the default.
+// setMaxProcs sets GOMAXPROCS to the option, SYMMEM_GOMAXPROCS or defaultMaxProcs.
 func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {
@@ -196,8 +191,8 @@ func (o *Options) setMaxProcs() {
 	runtime.GOMAXPROCS(procs)
 }
 
-// setEnvironment sets variables in Go's copy of the environment, which was made when the library
-// was loaded. The process may have changed its environment since then.
+// setEnvironment updates Go's copy of the environment. C code may have changed the environment
+// after Go copied it.
 func (o *Options) setEnvironment() error {
 	for name, value := range o.Environment {
 		if err := os.Setenv(name, value); err != nil {

@@ -10,14 +10,13 @@ import (
 	"symmem"
 )
 
-// padError is the error of a failed wait on a checked pad, memory on each rank of a group through
-// which kernels signal each other on numbered channels. A wait fails, for example, if the signal
-// comes from another call site than expected:
+// padError is the error of a failed wait on a checked pad. A wait fails, for example, if the other
+// rank signals from another call site:
 //
 //	Timed out: rank 2 waited 5000 ms, and rank 1 has not signalled on channel 7 at site 5 ("a.py:12")
 //	of group tp; rank 1 has signalled on channel 7 at site 6 ("a.py:20") instead
 //
-// Error texts contain ranks of the world, but padReports contain ranks of the group.
+// Unlike padReports, errors contain ranks of the world.
 type padError struct {
 	text  string
 	cause error // determines the error code and detail
@@ -26,25 +25,24 @@ type padError struct {
 func (e *padError) Error() string { return e.text }
 func (e *padError) Unwrap() error { return e.cause }
 
-// timeoutError returns the error for report r of a wait that timed out. If possible, the error says
-// which call sites the missing ranks have reached instead.
+// timeoutError returns the error for report r of a wait that timed out. If possible, the error
+// contains the call sites of the missing ranks.
 func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	missing, err := p.missingRanks(r)
 	if err != nil {
 		return err
 	}
 
-	missingWorldRanks := p.worldRanks(missing)
 	waited := fmt.Sprintf("rank %d waited %d ms", p.worldRank(r.rank), p.timeout.Milliseconds())
 	text := fmt.Sprintf("Timed out: %s, and %s not %s %s of group %s", waited,
-		ranksHave(missingWorldRanks), r.verb(), p.describePlace(r.channel, r.site), p.group.name)
+		ranksHave(missing), signalVerb(r.isArrival), p.describePlace(r.channel, r.site), p.group.name)
 	groupErr := p.group.Cause(context.Background())
 	isRankLost := errors.As(groupErr, new(*symmem.RankLostError))
 	if isRankLost {
 		return &padError{text: fmt.Sprintf("%v. %s", groupErr, text), cause: groupErr}
 	}
 
-	explanations := ps.signalsElsewhere(p, missingWorldRanks)
+	explanations := ps.signalsElsewhere(p, missing)
 	if len(explanations) == 0 {
 		explanations = p.waitsElsewhere(missing, reports)
 	}
@@ -52,58 +50,53 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	return &padError{
 		text: strings.Join(append([]string{text}, explanations...), "; "),
 		cause: &symmem.TimeoutError{
-			InCall: "a kernel", Waited: p.timeout, Missing: missingWorldRanks,
+			InCall: "a kernel", Waited: p.timeout, Missing: missing,
 		},
 	}
 }
 
-func (p *pad) worldRank(groupRank int) int { return p.group.Ranks()[groupRank] }
+// missingRanks returns the ranks of the world for which the wait of report r timed out. If this
+// rank waited for arrivals, these are all ranks that have not arrived, and otherwise the report's
+// peer.
+func (p *pad) missingRanks(r *padReport) ([]int, error) {
+	var missing []int // ranks of the group
+	isOwnReport := r.rank == p.group.Rank()
+	if isOwnReport && r.isArrival {
+		memory, err := p.read(padBytes)
+		if err != nil {
+			return nil, err
+		}
 
-func (p *pad) worldRanks(groupRanks []int) []int {
-	worldRanks := make([]int, len(groupRanks))
-	for i, rank := range groupRanks {
-		worldRanks[i] = p.worldRank(rank)
+		missing = memory.absent(r, len(p.group.Ranks()))
 	}
 
-	return worldRanks
+	if len(missing) == 0 {
+		missing = []int{r.peer}
+	}
+
+	for i, groupRank := range missing {
+		missing[i] = p.worldRank(groupRank)
+	}
+
+	return missing, nil
 }
 
-func (r *padReport) verb() string {
-	if r.isArrival() {
+func (p *pad) worldRank(groupRank int) int { return p.group.Ranks()[groupRank] }
+
+func signalVerb(isArrival bool) string {
+	if isArrival {
 		return "arrived"
 	}
 
 	return "signalled"
 }
 
-// missingRanks returns the group ranks for which the wait of report r timed out. The report names
-// only one rank. If a wait for arrivals misses several ranks, the waiting rank's pad shows them.
-func (p *pad) missingRanks(r *padReport) ([]int, error) {
-	isOwnReport := r.rank == p.group.Rank()
-	canReadArrivals := isOwnReport && r.isArrival()
-	if !canReadArrivals {
-		return []int{r.peer}, nil
-	}
-
-	memory, err := p.read(padBytes)
-	if err != nil {
-		return nil, err
-	}
-
-	absent := memory.absent(r, len(p.group.Ranks()))
-	if len(absent) == 0 { // all have arrived since the timeout
-		return []int{r.peer}, nil
-	}
-
-	return absent, nil
-}
-
-// signalsElsewhere describes signals that the given ranks have sent, and for which this rank has
-// not waited: first those on pad p, then those on other pads. It skips pads that it cannot read.
-func (ps *pads) signalsElsewhere(p *pad, givenWorldRanks []int) []string {
+// signalsElsewhere describes signals of the given ranks for which this rank has not waited: first
+// those on pad p, then those on other pads. It skips pads that it cannot read.
+func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 	const maxLines = 8
 	var lines []string
-	isGiven := func(worldRank int) bool { return slices.Contains(givenWorldRanks, worldRank) }
+	isGiven := func(worldRank int) bool { return slices.Contains(worldRanks, worldRank) }
 	signals, _ := p.signalsFrom(isGiven)
 	for _, signal := range signals {
 		lines = append(lines, signal+" instead")
@@ -123,12 +116,13 @@ func (ps *pads) signalsElsewhere(p *pad, givenWorldRanks []int) []string {
 	return lines[:min(len(lines), maxLines)]
 }
 
-// waitsElsewhere describes the failed waits of the given ranks of the group.
-func (p *pad) waitsElsewhere(givenRanks []int, reports []padReport) []string {
+// waitsElsewhere describes the failed waits of the given ranks.
+func (p *pad) waitsElsewhere(worldRanks []int, reports []padReport) []string {
 	var lines []string
 	for _, r := range reports {
-		if slices.Contains(givenRanks, r.rank) {
-			lines = append(lines, fmt.Sprintf("rank %d was %s instead", p.worldRank(r.rank),
+		worldRank := p.worldRank(r.rank)
+		if slices.Contains(worldRanks, worldRank) {
+			lines = append(lines, fmt.Sprintf("rank %d was %s instead", worldRank,
 				p.describePlace(r.channel, r.site)))
 		}
 	}
@@ -136,8 +130,8 @@ func (p *pad) waitsElsewhere(givenRanks []int, reports []padReport) []string {
 	return lines
 }
 
-// stoppedError returns the error for report r of a wait that the host stopped, for example because
-// the group failed.
+// stoppedError returns the error for report r of a kernel that the host stopped, for example
+// because the group failed.
 func (p *pad) stoppedError(r *padReport) error {
 	cause := p.group.Cause(context.Background())
 	if cause == nil {
@@ -155,17 +149,12 @@ func (p *pad) argumentError(r *padReport) error {
 	return &padError{text: text, cause: symmem.ErrInvalid}
 }
 
-// differenceError returns the error for report r of a wait that had an invalid argument, or found a
-// signal other than the expected one.
+// differenceError returns the error for report r of a wait that found an unexpected signal.
 func (p *pad) differenceError(r *padReport) error {
-	if r.failure == padBadArgument {
-		return p.argumentError(r) // the peer may be invalid
-	}
-
 	waiter, sender := p.worldRank(r.rank), p.worldRank(r.peer)
-	senderSite := p.describeSite(r.found.site())
-	if r.wereValuesReplaced() {
-		senderSite = "" // the signal may no longer contain the site
+	senderSite := ""
+	if !r.wereValuesOverwritten() { // otherwise, the signal may not contain the site
+		senderSite = p.describeSite(r.found.site())
 	}
 
 	text := p.describeDifference(r, waiter, sender) + " of group " + p.group.name
@@ -182,9 +171,9 @@ func (p *pad) differenceError(r *padReport) error {
 	}}
 }
 
-// wereValuesReplaced reports whether the sender wrote its next values before the waiter had read
-// the previous ones. A sender can announce this by a tag of 0.
-func (r *padReport) wereValuesReplaced() bool {
+// wereValuesOverwritten reports whether the sender wrote its next values before the waiter had read
+// the previous ones.
+func (r *padReport) wereValuesOverwritten() bool {
 	return r.failure == padOverwritten || r.found.tag() == 0
 }
 
@@ -194,17 +183,17 @@ func (p *pad) describeDifference(r *padReport, waiter, sender int) string {
 	waiterPlace := p.describePlace(r.channel, r.site)
 	hasSignalledAgain := r.found.epoch() != r.want.epoch()
 	switch {
-	case r.wereValuesReplaced():
+	case r.wereValuesOverwritten():
 		return fmt.Sprintf("Reused too early: rank %d wrote its next values before rank %d had read "+
 			"the previous ones, %s", sender, waiter, waiterPlace)
 	case hasSignalledAgain:
 		noun := "signal"
-		if r.isArrival() {
+		if r.isArrival {
 			noun = "arrival"
 		}
 
 		return fmt.Sprintf("Reused too early: rank %d %s again before rank %d had waited for the "+
-			"previous %s, %s", sender, r.verb(), waiter, noun, waiterPlace)
+			"previous %s, %s", sender, signalVerb(r.isArrival), waiter, noun, waiterPlace)
 	default: // only the place differs
 		senderPlace := p.describePlace(r.found.channel(), r.found.site())
 		return fmt.Sprintf("Ranks signal from different call sites: rank %d waits %s, and rank %d is "+

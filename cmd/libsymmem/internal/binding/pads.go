@@ -128,7 +128,9 @@ func (ps *pads) CheckPad(address uintptr) error {
 		return ps.timeoutError(p, report, reports)
 	case padStopped:
 		return p.stoppedError(report)
-	default:
+	case padBadArgument:
+		return p.argumentError(report)
+	default: // padWrongWord or padOverwritten
 		return p.differenceError(report)
 	}
 }
@@ -261,18 +263,13 @@ func (p *pad) signalsFrom(isIncluded func(worldRank int) bool) ([]string, error)
 
 	var lines []string
 	for _, s := range memory.pending(len(p.group.Ranks())) {
-		worldRank := p.group.Ranks()[s.source]
+		worldRank := p.worldRank(s.sender)
 		if !isIncluded(worldRank) {
 			continue
 		}
 
-		verb := "signalled"
-		if s.isArrival {
-			verb = "arrived"
-		}
-
 		where := p.describePlace(s.channel, s.site)
-		lines = append(lines, fmt.Sprintf("rank %d has %s %s", worldRank, verb, where))
+		lines = append(lines, fmt.Sprintf("rank %d has %s %s", worldRank, signalVerb(s.isArrival), where))
 	}
 
 	return lines, nil

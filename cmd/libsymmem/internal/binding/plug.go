@@ -14,21 +14,32 @@ import (
 // with the engine's NCCL communicator.
 type plugin struct {
 	session       *session
-	openAlone     func(device int) error // Library.openAlone
-	printedErrors sync.Map               // set of error texts
+	printedErrors sync.Map // set of error texts
 }
 
-// mainPool is the number of the main world's first pool.
-const mainPool = 0
+// PlugAlloc is like Alloc, but opens a main world with only this rank if no main world is open.
+func (l *Library) PlugAlloc(
+	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
+) (uintptr, error) {
+	if err := l.openAlone(device); err != nil {
+		return 0, err
+	}
 
-// openAlone opens a main world of only this rank, unless a main world is already open.
+	if err := l.CheckDevice(poolNumber, device); err != nil {
+		return 0, err
+	}
+
+	return l.Alloc(poolNumber, bytes, stream, site)
+}
+
+// openAlone opens a main world with only this rank, unless a main world is already open.
 func (l *Library) openAlone(device int) error {
 	if l.IsOpen() {
 		return nil
 	}
 
 	o := &Options{Size: 1, Device: &device, Backend: "nccl"}
-	err := l.openMain(context.Background(), o, aloneRank)
+	err := l.openMain(context.Background(), o, aloneWorld)
 	if err != nil && l.IsOpen() {
 		return nil // another thread has opened the main world meanwhile
 	}
@@ -36,25 +47,12 @@ func (l *Library) openAlone(device int) error {
 	return err
 }
 
-// PlugAlloc is like Alloc, but first opens a main world of only this rank if none is open.
-func (p *plugin) PlugAlloc(
-	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
-) (uintptr, error) {
-	if err := p.openAlone(device); err != nil {
-		return 0, err
-	}
-
-	ps := pools{p.session}
-	if err := ps.CheckDevice(poolNumber, device); err != nil {
-		return 0, err
-	}
-
-	return ps.Alloc(poolNumber, bytes, stream, site)
-}
+// mainPool is the number of the pool that opens with the main world.
+const mainPool = 0
 
 // PlugRegister registers the main pool's new memory with the NCCL communicator comm, an ncclComm_t.
-// All ranks of the communicator must call it if there is new memory. During a CUDA graph capture,
-// new memory cannot be registered, and PlugRegister prints a warning once for each world.
+// All ranks of the communicator must call it if there is new memory. New memory cannot be
+// registered during a CUDA graph capture; PlugRegister then only prints a warning.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {
@@ -76,26 +74,28 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	}
 
 	err = communicator.Register(context.Background(), main.Pool)
-	if !errors.Is(err, symmem.ErrCapturing) {
-		return err
+	if errors.Is(err, symmem.ErrCapturing) {
+		r.captureWarning.Do(func() {
+			p.session.printWarning("symmem: the pool grew during a graph capture, so collectives on " +
+				"the new memory do not use windows in that graph; allocate the memory before the capture")
+		})
+		return nil
 	}
 
-	r.captureWarning.Do(func() {
-		p.session.printWarning("symmem: the pool grew during a graph capture, so collectives on " +
-			"the new memory do not use windows in that graph; allocate the memory before the capture")
-	})
-	return nil
+	return err
 }
 
 // adopt returns the AdoptedCommunicator for the ncclComm_t comm. The first call creates it.
 func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
-		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
+		var noGroup *symmem.Group
+		name := fmt.Sprintf("%#x", comm)
+		return r.rt.Interop().AdoptCommunicator(comm, name, noGroup)
 	})
 }
 
-// PlugStatus converts an error of PlugRegister to an ncclResult_t. It also prints the error, but
-// each text only once, because engines repeat a failed registration in every step.
+// PlugStatus prints an error of PlugRegister and returns its ncclResult_t. It prints each text only
+// once, because engines repeat a failed registration in every step.
 func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
@@ -105,10 +105,10 @@ func (p *plugin) PlugStatus(comm uintptr, err error) int {
 		}
 	}
 
-	return PlugResult(err)
+	return ncclResult(err)
 }
 
-// Values of NCCL's enum ncclResult_t that PlugResult returns.
+// Values of NCCL's enum ncclResult_t.
 const (
 	ncclSuccess         = 0
 	ncclSystemError     = 2
@@ -118,8 +118,7 @@ const (
 	ncclRemoteError     = 6
 )
 
-// PlugResult returns the ncclResult_t for an error.
-func PlugResult(err error) int {
+func ncclResult(err error) int {
 	switch CodeOf(err) {
 	case CodeOK:
 		return ncclSuccess
@@ -136,8 +135,8 @@ func PlugResult(err error) int {
 	}
 }
 
-// PlugForget forgets a communicator. Engines must call it when they destroy a communicator, because
-// a new communicator may get the same address.
+// PlugForget removes a communicator of PlugRegister. Engines must call it when they destroy the
+// communicator, because a new one may get the same address.
 func (p *plugin) PlugForget(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {

@@ -128,7 +128,7 @@ func (ps *pools) Free(address uintptr, delay bool) error {
 		notFoundErr = err // another rank may have the buffer
 	}
 
-	isFound, err := ps.session.closedRankBuffers.freeBuffer(address)
+	isFound, err := ps.session.closedRanks.freeBuffer(address)
 	if isFound {
 		return err
 	}
@@ -211,17 +211,9 @@ func (ps *pools) SuspendPool(poolNumber int, keepContents bool) (int64, error) {
 		contents = symmem.KeepContents
 	}
 
-	var released int64
-	err = ps.session.runInterruptible("suspending a pool", func(ctx context.Context) error {
-		suspension, err := p.Suspend(ctx, contents)
-		released = suspension.Released
-		return err
-	})
-	if err != nil {
-		return 0, err // after an interrupt, the function may still write released
-	}
-
-	return released, nil
+	suspend := func(ctx context.Context) (symmem.Suspension, error) { return p.Suspend(ctx, contents) }
+	suspension, err := getInterruptible(&ps.session.interrupts, "suspending a pool", suspend)
+	return suspension.Released, err
 }
 
 // ResumePool maps a suspended pool's memory again. It is collective over the pool's domain.

@@ -2,41 +2,37 @@ package binding
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
 	"symmem"
 )
 
-// rank is this process's rank in one open world, a set of processes that use symmem together. The
-// Runtime adopts streams and communicators of another library, such as PyTorch, on their first use.
+// rank is this process's rank in one open world, a set of processes that use symmem together.
 type rank struct {
 	session       *session
 	rt            *symmem.Runtime
 	isAlone       bool // PlugAlloc opened the world with only this rank
 	isHostBackend bool // memory and streams are on the host, not on a GPU
-	hasCallSites  bool // calls record their source lines (call sites)
+	hasCallSites  bool // calls record their source lines
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
-	streams     table[uintptr, *symmem.Stream]              // adopted, by handle
-	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // adopted by PlugRegister, by handle
-	sites       table[uint32, uint32]                       // Runtime site numbers, by session site
+	streams     table[uintptr, *symmem.Stream]              // by handle in the library that owns them
+	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // of PlugRegister, by ncclComm_t
+	sites       table[uint32, uint32]                       // numbers in rt, by that in session.sites
 
-	// padStream returns the stream for copies to and from checked pads, memory through which kernels
-	// signal each other.
-	padStream func() (*symmem.Stream, error)
+	padStream func() (*symmem.Stream, error) // for copies to and from checked pads
 
-	captureWarning sync.Once // printed by PlugRegister
+	captureWarning sync.Once // for the warning of PlugRegister
 }
 
-// newRank returns a rank that is not yet in the session's list. For the main world, it opens the
-// main pool.
-func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
+// newRank returns a rank that is not yet in session.ranks. For the main world, it opens the main
+// pool.
+func newRank(s *session, rt *symmem.Runtime, o *Options, kind worldKind) (*rank, error) {
 	isGPU := rt.Device().Ordinal >= 0
 	r := &rank{
-		session: s, rt: rt, isAlone: kind == aloneRank, isHostBackend: !isGPU,
+		session: s, rt: rt, isAlone: kind == aloneWorld, isHostBackend: !isGPU,
 		hasCallSites: o.shouldRecordCallSites(), padStream: sync.OnceValues(rt.NewStream),
 	}
 	r.groupTable.init(r)
@@ -56,45 +52,43 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// installObserver makes the Runtime update the counters when memory is mapped or registered, and
-// remember memory that it unmaps.
+// installObserver makes the Runtime update Counters.Pending, Counters.Windows and unmappedSegments.
 func (r *rank) installObserver() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
 		SegmentAlloc: func(symmem.SegmentEvent) { counters.Pending.Add(1) },
 		SegmentFree: func(e symmem.SegmentEvent) {
 			counters.Windows.Add(1)
-			r.session.closedRankBuffers.recordUnmapped(e)
+			r.session.unmappedSegments.add(e)
 		},
 		Register:   func(symmem.WindowEvent) { counters.Windows.Add(1) },
 		Deregister: func(symmem.WindowEvent) { counters.Windows.Add(1) },
 	})
 }
 
-// close closes the Runtime of a rank that was removed from the session. It joins its error with
-// poolErr. With force, it waits at most a second for other ranks.
-func (r *rank) close(poolErr error, force bool) error {
+// close closes the Runtime of a rank that was removed from the session. With force, it waits for
+// other ranks for at most a second.
+func (r *rank) close(force bool) error {
 	// The communicators may have been destroyed already, so do not deregister memory from them.
 	r.groupTable.forgetAttachments()
 	for _, communicator := range r.pluginComms.removeAll() {
 		communicator.Forget()
 	}
 
-	err := r.session.runInterruptible("closing symmem", func(ctx context.Context) error {
+	return r.session.runInterruptible("closing symmem", func(ctx context.Context) error {
 		// An interrupt aborts the groups, so that Close does not wait for other ranks.
 		stopAfterFunc := context.AfterFunc(ctx, r.abortGroups)
 		defer stopAfterFunc()
 		closeCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if force {
-			cancel() // Close still waits for a second
+			cancel() // limits the wait of Close to a second
 		}
 
-		err := r.rt.Interop().Close(closeCtx)
+		err := r.rt.Interop().Close(closeCtx) // ends all groups
 		r.groupTable.watchers.Wait()
 		return err
 	})
-	return errors.Join(poolErr, err)
 }
 
 func (r *rank) abortGroups() {
@@ -103,8 +97,18 @@ func (r *rank) abortGroups() {
 	}
 }
 
-// findStream returns the Stream for a stream handle of another library. The first call adopts the
-// stream.
+func (r *rank) setCheck(level int) error {
+	checkLevel, err := parseEnum("check level", checkLevels, level)
+	if err != nil {
+		return err
+	}
+
+	return r.session.runInterruptible("setting the check level", func(ctx context.Context) error {
+		return r.rt.SetCheck(ctx, checkLevel)
+	})
+}
+
+// findStream returns the Stream for a stream handle of another library, such as PyTorch.
 func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	s, isKnown := r.streams.find(handle)
 	if !isKnown {
@@ -115,23 +119,23 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 		}
 	}
 
-	// All ranks of this process share a CUDA stream, but on the host backend, each rank has a separate
-	// Stream for the handle. These Streams must wait for each other's earlier work.
+	// On the host backend, each rank of this process has a separate Stream for the handle. These
+	// Streams must wait for each other's earlier work.
 	hasOtherRanks := len(r.session.ranks.allRanks()) > 1
 	if r.isHostBackend && hasOtherRanks {
 		last := r.session.lastUses.findOrAdd(handle, &lastUse{})
-		err := last.waitForOthers(streamUse{r, s}, handle)
+		err := last.waitForOthers(streamUse{rank: r, stream: s}, handle)
 		return s, err
 	}
 
 	return s, nil
 }
 
-// interopAt returns an Interop whose calls record a call site, given by its number in the session.
-// For an unknown number, such as 0, calls record no call site.
+// interopAt returns an Interop whose calls record a call site, given by its number in
+// session.sites. They record none if the number is unknown.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
-	if site == 0 {
+	if site == noSite {
 		return interop
 	}
 
@@ -149,8 +153,8 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 	return interop.At(siteInRuntime)
 }
 
-// findMemory returns the memory at an address, or an error if the memory was freed. It can belong
-// to this rank, another rank of this process, or another library.
+// findMemory returns the memory at an address, or an error if the memory was freed. The memory can
+// belong to this rank, another rank of this process, or another library.
 func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err != nil {
@@ -165,27 +169,38 @@ func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	return m, err
 }
 
-// checkNotFreedElsewhere returns an error if memory was freed in another rank of this process, even
-// a closed one.
+// checkNotFreedElsewhere returns an error if memory belonged to another rank of this process, open
+// or closed, and was freed.
 func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 	for _, other := range r.session.ranks.allRanks() {
 		if other == r {
 			continue
 		}
 
-		if _, err := other.rt.Interop().Memory(address, bytes); err != nil {
+		_, err := other.rt.Interop().Memory(address, bytes) // nil outside the rank's pools
+		if err != nil {
 			return err
 		}
 	}
 
-	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.isHostBackend)
+	if err := r.session.closedRanks.checkNotFreed(address, bytes); err != nil {
+		return err
+	}
+
+	if r.isHostBackend {
+		return r.session.unmappedSegments.checkMapped(address)
+	}
+
+	return nil
 }
 
-// register registers a pool's new memory with a group and its attached communicators. While the
-// stream is captured to a CUDA graph, it returns ErrCapturing if there is new memory.
+// register registers a pool's new memory with a group and its attached communicators. During a
+// capture of the stream to a CUDA graph, it returns ErrCapturing if there is new memory, or else
+// nil.
 func (r *rank) register(g *group, p *pool, stream uintptr) error {
-	if err := g.Cause(context.Background()); err != nil {
-		return err // the group has failed
+	failure := g.Cause(context.Background())
+	if failure != nil {
+		return failure
 	}
 
 	if err := p.flush(); err != nil { // completes delayed frees

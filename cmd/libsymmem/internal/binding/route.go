@@ -1,39 +1,35 @@
 package binding
 
 import (
-	"errors"
 	"fmt"
 
 	"symmem"
 	"symmem/driver"
 )
 
-// In a mixture of experts, a few of many experts process each token, a row of numbers.
-// symmem_dispatch copies the row to the ranks that own these experts, and symmem_combine adds up
-// their results on the token's rank. In between, symmem_permute sorts a rank's dispatched rows by
-// expert, and symmem_unpermute restores the order for the results.
-
 // RouteArguments holds the arguments of symmem_dispatch and symmem_combine as C passes them.
+// symmem_dispatch copies each token's row to the ranks that own the token's experts. symmem_combine
+// adds up the results of these experts on the token's rank.
 type RouteArguments struct {
-	Experts   int   // experts of all ranks
-	TopK      int   // experts for each token
+	Experts   int   // number of experts on all ranks
+	TopK      int   // number of experts for each token
 	MaxTokens int64 // maximum of Tokens on any rank
-	Hidden    int64 // elements of a row
-	Scales    int64 // float32 scales of a row
-	Type      int   // element type, as a number in symmem.h
-	Tokens    int64 // tokens of this rank
+	Hidden    int64 // number of elements in a row
+	Scales    int64 // number of float32 scales for a row
+	Type      int   // enumerator of the element type
+	Tokens    int64 // number of tokens on this rank
 
 	// Addresses of buffers, or 0 for unused ones.
 	IDs       uintptr // TopK ids of experts for each token
 	Weights   uintptr // TopK weights for each token
 	RowScales uintptr // the scales of each row
-	Send      uintptr // a row for each token; for symmem_combine, the experts' results
-	Recv      uintptr // the dispatched rows; for symmem_combine, a sum for each token
+	Send      uintptr // dispatch: a row for each token; combine: the experts' results
+	Recv      uintptr // dispatch: the received rows; combine: a sum for each token
 }
 
 // Layout returns the layout of the memory that symmem_dispatch writes on each rank.
 func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
-	if err := checkRanks(ranks); err != nil {
+	if err := checkLayoutRanks(ranks); err != nil {
 		return symmem.DispatchLayout{}, err
 	}
 
@@ -51,7 +47,7 @@ func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	return call.Route.Layout(ranks, rowBytes), nil
 }
 
-func checkRanks(ranks int) error {
+func checkLayoutRanks(ranks int) error {
 	const maxRanks = 1 << 16 // prevents an overflow of the sizes in a layout
 	if ranks < 1 || ranks > maxRanks {
 		return fmt.Errorf("the layout for %d ranks: want 1 to %d: %w", ranks, maxRanks,
@@ -61,12 +57,13 @@ func checkRanks(ranks int) error {
 	return nil
 }
 
-// toCall returns a valid call without buffers. t is the element type of a dispatch.
+// toCall returns a call without buffers, or an error if the call is invalid. symmem_combine ignores
+// t, because it supports only one element type.
 func (a *RouteArguments) toCall(
 	operation symmem.Operation, t symmem.DataType, ranks int,
 ) (*driver.Call, error) {
 	if operation == symmem.OpCombine {
-		t = symmem.BFloat16 // the only type that a combine supports
+		t = symmem.BFloat16
 	}
 
 	call := &driver.Call{
@@ -76,29 +73,24 @@ func (a *RouteArguments) toCall(
 			Experts: a.Experts,
 		},
 	}
-	const maxFactor = 1<<31 - 1 // larger factors could overflow, and Validate refuses them
+	const maxFactor = 1<<31 - 1 // Validate rejects larger factors, whose product could overflow
 	if max(a.MaxTokens, a.Hidden) <= maxFactor {
 		call.Count = a.MaxTokens * a.Hidden
 	}
 
-	const anyRank = 0 // the result does not depend on the rank
-	err := call.Validate(ranks, anyRank)
+	const someRank = 0 // the result does not depend on the rank
+	err := call.Validate(ranks, someRank)
 	return call, err
 }
 
-// Route queues a symmem_combine if combines is set, and a symmem_dispatch otherwise. handle is the
-// group's handle. site is the number of the call site, or 0 if it is unknown.
+// Route queues a dispatch or a combine, depending on operation. handle is the group's handle. site
+// is the number of the call site, or 0 if it is unknown.
 func (cs *calls) Route(
-	handle uint64, a *RouteArguments, combines bool, stream uintptr, site uint32,
+	handle uint64, operation symmem.Operation, a *RouteArguments, stream uintptr, site uint32,
 ) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return err
-	}
-
-	operation := symmem.OpDispatch
-	if combines {
-		operation = symmem.OpCombine
 	}
 
 	args, err := a.toRouteArgs(r, operation, g.Size())
@@ -112,8 +104,8 @@ func (cs *calls) Route(
 	}
 
 	call := symmem.Call{Operation: operation, Route: &args}
-	// Other ranks access this buffer, so queueCall registers it.
-	if combines {
+	// queueCall registers Send and Recv: the buffer that other ranks access.
+	if operation == symmem.OpCombine {
 		call.Send = args.Send
 	} else {
 		call.Recv = args.Recv
@@ -143,77 +135,21 @@ func (a *RouteArguments) toRouteArgs(
 		},
 		Tokens: a.Tokens,
 	}
-	const anyRank = 0 // sizes do not depend on the rank
-	sendBytes, recvBytes := call.Spans(ranks, anyRank)
-	otherSpans := call.OtherSpans() // of IDs, Weights and RowScales, in this order
-	for _, buffer := range [...]struct {
-		memory  *symmem.Memory
-		address uintptr
-		bytes   int64 // 0 if the operation does not use the buffer
-	}{
-		{&args.Send, a.Send, sendBytes},
-		{&args.Recv, a.Recv, recvBytes},
-		{&args.IDs, a.IDs, otherSpans[0].Bytes},
-		{&args.Weights, a.Weights, otherSpans[1].Bytes},
-		{&args.RowScales, a.RowScales, otherSpans[2].Bytes},
-	} {
-		if buffer.bytes <= 0 {
-			continue
+	find := func(address uintptr, bytes int64) (m symmem.Memory) {
+		isUsed := bytes > 0
+		if isUsed && err == nil {
+			m, err = r.findMemory(address, bytes)
 		}
 
-		*buffer.memory, err = r.findMemory(buffer.address, buffer.bytes)
-		if err != nil {
-			return args, err
-		}
+		return m
 	}
-
-	return args, nil
-}
-
-// Permute queues a symmem_unpermute if reverses is set, and a symmem_permute otherwise. handle is
-// the group's handle.
-func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stream uintptr) error {
-	r, g, err := cs.session.group(handle)
-	if err != nil {
-		return err
-	}
-
-	p, err := a.toPermutation(g.Size(), g.Rank(), reverses)
-	if err != nil {
-		return err
-	}
-
-	s, err := r.findStream(stream)
-	if err != nil {
-		return err
-	}
-
-	args := symmem.PermuteArgs{
-		Routing: symmem.Routing{
-			Experts: a.Experts, TopK: a.TopK, MaxTokens: a.MaxTokens, Hidden: a.Hidden,
-			Type: p.DataType, Scales: a.Scales,
-		},
-		Align: p.Align,
-	}
-	// Buffers are in the order of p.Spans.
-	buffers := []*symmem.Memory{&args.Dispatched, &args.Permuted}
-	if reverses {
-		buffers = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
-	}
-
-	const maxBuffers = 3
-	var errs [maxBuffers]error
-	for i, span := range p.Spans(reverses) {
-		*buffers[i], errs[i] = r.findMemory(span.Address, span.Bytes)
-	}
-
-	if err := errors.Join(errs[:]...); err != nil {
-		return err
-	}
-
-	if reverses {
-		return g.Unpermute(args, s)
-	}
-
-	return g.Permute(args, s)
+	const someRank = 0 // sizes do not depend on the rank
+	sendBytes, recvBytes := call.Spans(ranks, someRank)
+	otherSpans := call.OtherSpans()
+	args.Send = find(a.Send, sendBytes)
+	args.Recv = find(a.Recv, recvBytes)
+	args.IDs = find(a.IDs, otherSpans[0].Bytes)
+	args.Weights = find(a.Weights, otherSpans[1].Bytes)
+	args.RowScales = find(a.RowScales, otherSpans[2].Bytes)
+	return args, err
 }

@@ -2,30 +2,87 @@ package binding
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"symmem"
+	"symmem/internal/ledger"
 )
 
-// session holds the state of this process, which can be a rank of several worlds. A world is a set
-// of processes that use symmem together. C callers pass groups and events by handles, numbers that
-// are unique in the process.
+// session holds the state of this process, which has a rank in each of several worlds. C callers
+// pass groups, worlds and events by handles, numbers that are unique in the process.
 type session struct {
 	counters     *Counters
 	printWarning func(text string)
 	warnings
 	interrupts
 
-	ranks      rankList                 // this process's rank in each open world
-	groupIndex table[uint64, *group]    // by handle; open groups of all ranks
-	poolTable  poolTable                // open pools of all ranks
+	ranks      rankList
+	groupIndex table[uint64, *group]    // open groups in all worlds, by handle
+	poolTable  poolTable                // open pools in all worlds
 	events     table[uint64, event]     // by handle
-	padTable   table[uintptr, *pad]     // by address; open checked pads of all ranks
-	lastUses   table[uintptr, *lastUse] // by stream handle
+	padTable   table[uintptr, *pad]     // open checked pads in all worlds, by address
+	lastUses   table[uintptr, *lastUse] // by handle of the stream
 	sites      siteTable
 
-	closedRankBuffers closedRankBuffers
-	lastHandle        atomic.Uint64 // handles are given out in ascending order, and never reused
+	closedRanks      closedRanks
+	unmappedSegments unmappedSegments
+	lastHandle       atomic.Uint64 // handles ascend, and are never reused
+}
+
+// Counters holds counters that C callers read from memory. They never decrease.
+type Counters struct {
+	Pending  atomic.Int64 // increases when there may be memory to register
+	Windows  atomic.Int64 // increases when registered ranges of memory may have changed
+	Faults   atomic.Int64 // failed groups
+	Refused  atomic.Int64 // failed frees
+	Warnings atomic.Int64 // including those already taken
+}
+
+// rankList holds this process's rank in each open world. Reads take no lock.
+type rankList struct {
+	mu   sync.Mutex              // held during changes
+	main atomic.Pointer[rank]    // rank in the main world; nil if that is not open
+	all  atomic.Pointer[[]*rank] // oldest first; each change stores a new slice
+}
+
+// allRanks returns the ranks, oldest first. The caller must not modify the slice.
+func (l *rankList) allRanks() []*rank {
+	if all := l.all.Load(); all != nil {
+		return *all
+	}
+
+	return nil
+}
+
+func (l *rankList) add(r *rank, isMain bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	changed := append(slices.Clone(l.allRanks()), r)
+	l.all.Store(&changed)
+	if isMain {
+		l.main.Store(r)
+	}
+}
+
+// remove returns false if another call has removed the rank already.
+func (l *rankList) remove(r *rank) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	changed := slices.Clone(l.allRanks())
+	index := slices.Index(changed, r)
+	if index < 0 {
+		return false
+	}
+
+	changed = slices.Delete(changed, index, index+1)
+	l.all.Store(&changed)
+	if l.main.Load() == r {
+		l.main.Store(nil)
+	}
+
+	return true
 }
 
 // mainWorldRank returns this process's rank in the main world.
@@ -37,7 +94,7 @@ func (s *session) mainWorldRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// anyRank returns the rank of the main world or, if that is closed, the oldest open rank.
+// anyRank returns the rank in the main world or, if that is closed, in the oldest open world.
 func (s *session) anyRank() (*rank, error) {
 	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
@@ -50,9 +107,8 @@ func (s *session) anyRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// unknownHandleError returns the error for a handle that is not in a table. kind is "group" or
-// "event". The error is ErrNotOpen if no world is open, ErrClosed if the handle was once valid, and
-// otherwise ErrInvalid.
+// unknownHandleError returns ErrNotOpen if no world is open, ErrClosed if the handle was once
+// valid, and otherwise ErrInvalid. kind is "group" or "event".
 func (s *session) unknownHandleError(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
@@ -66,8 +122,8 @@ func (s *session) unknownHandleError(kind string, handle uint64) error {
 	return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
 }
 
-// group returns the group with a handle, and its owner.
-func (s *session) group(handle uint64) (*rank, *group, error) {
+// group returns the group with a handle, and the group's owner.
+func (s *session) group(handle uint64) (owner *rank, g *group, err error) {
 	g, ok := s.groupIndex.find(handle)
 	if !ok {
 		return nil, nil, s.unknownHandleError("group", handle)
@@ -76,9 +132,9 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	return g.owner, g, nil
 }
 
-// world returns this process's rank in a world. A world and its group of all ranks have the same
-// handle.
-func (s *session) world(handle uint64) (*rank, error) {
+// worldRank returns this process's rank in a world. The handle of a world is that of its group of
+// all ranks.
+func (s *session) worldRank(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
 		return nil, err
@@ -92,14 +148,15 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns the pool with a number, and its owner. For LocalPool, the owner is anyRank.
-func (s *session) pool(number int) (*rank, *pool, error) {
+// pool returns the pool with a number, and the pool's owner. For LocalPool, it returns anyRank's
+// pool of local memory.
+func (s *session) pool(number int) (owner *rank, p *pool, err error) {
 	r, err := s.anyRank()
 	if err != nil {
 		return nil, nil, err
 	}
 
-	p, err := s.poolTable.find(number, r)
+	p, err = s.poolTable.find(number, r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -115,4 +172,38 @@ func (s *session) flushedPool(number int) (*pool, error) {
 	}
 
 	return p, p.flush()
+}
+
+// Arguments of calls without a given stream or call site.
+const (
+	defaultStream = 0 // CUDA's default stream
+	noSite        = 0 // unknown call site
+)
+
+// siteTable assigns numbers to call sites. The numbers are valid in all worlds.
+type siteTable struct {
+	mu    sync.RWMutex
+	names *ledger.Sites // nil until number is called; guarded by mu
+}
+
+// number returns the number of a call site, such as "train.py:12".
+func (t *siteTable) number(text string) uint32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.names == nil {
+		t.names = ledger.NewSites()
+	}
+
+	return t.names.Intern(0, text)
+}
+
+// text returns the call site with a number, or "" if there is none.
+func (t *siteTable) text(number uint32) string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.names == nil {
+		return ""
+	}
+
+	return t.names.At(number)
 }

@@ -269,9 +269,9 @@ func (st *streams) WaitForEventUntil(handle uint64, timeoutMS int64) error {
 	wholeWait, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for _, m := range e {
-		err := st.session.runResumable(operation, func(slice context.Context) error {
-			// End with the time slice, or with the whole wait.
-			ctx, cancelWith := context.WithCancelCause(slice)
+		err := st.session.runResumable(operation, func(untilPoll context.Context) error {
+			// End with untilPoll, or with the whole wait.
+			ctx, cancelWith := context.WithCancelCause(untilPoll)
 			defer cancelWith(nil)
 			stopAfterFunc := context.AfterFunc(wholeWait, func() { cancelWith(errWaitTimeout) })
 			defer stopAfterFunc()

@@ -47,15 +47,6 @@ func (cs *calls) CombineValue(handle uint64, call symmem.ValueCall, site uint32)
 func (cs *calls) combineInterruptible(
 	interop symmem.Interop, g *group, call symmem.ValueCall,
 ) (int64, error) {
-	var result int64
-	err := cs.session.runInterruptible("comparing values", func(ctx context.Context) error {
-		value, err := interop.Value(ctx, g.Group, call)
-		result = value
-		return err
-	})
-	if err != nil {
-		return 0, err // after an interrupt, the function may still write result
-	}
-
-	return result, nil
+	combine := func(ctx context.Context) (int64, error) { return interop.Value(ctx, g.Group, call) }
+	return getInterruptible(&cs.session.interrupts, "comparing values", combine)
 }

@@ -2,20 +2,19 @@ package binding
 
 import (
 	"cmp"
-	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"symmem"
 )
 
-// windows implements the functions in symmem.h that register memory with groups. A window is a
-// registered range of addresses. Each rank of the group can access the window's memory on all other
-// ranks. C callers pass groups by numeric handles.
+// windows implements the functions in symmem.h that register memory with groups. A range of
+// registered memory is a window: each rank can access the other ranks' memory in the window.
 type windows struct{ session *session }
 
-// ScopeEnd registers the new memory of all pools that the group's ranks share. As long as
-// Counters.Pending is equal to the result, there is no new memory.
+// ScopeEnd implements symmem_scope_end: it registers the new memory of all pools that the group's
+// ranks share. There is no new memory while Counters.Pending equals the result.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, err error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -39,7 +38,7 @@ func (ws *windows) sharedPools(r *rank, g *group) []*pool {
 	return slices.DeleteFunc(owned, func(p *pool) bool { return !g.sharesPool(p) })
 }
 
-// RegisterPending registers the new memory of one pool with a group.
+// RegisterPending is like ScopeEnd, but for one pool.
 func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr) error {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -59,81 +58,7 @@ func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr
 	return r.register(g, p, stream)
 }
 
-// Attach registers a group's memory, now and in future, with another library's communicator. It
-// returns the handle of this attachment. A second call with the same communicator and name only
-// returns the handle. All ranks of the group must call it.
-func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
-	r, g, err := ws.session.group(handle)
-	if err != nil {
-		return 0, err
-	}
-
-	for _, a := range r.groupTable.attachmentsOf(g) {
-		isAttached := a.address == comm && a.communicator.Name() == name
-		if isAttached {
-			return a.handle, nil
-		}
-	}
-
-	communicator, err := r.rt.Interop().AdoptCommunicator(comm, name, g.Group)
-	if err != nil {
-		return 0, err
-	}
-
-	if err := ws.registerAll(r, g, communicator); err != nil {
-		communicator.Forget()
-		return 0, err
-	}
-
-	a := &attachment{
-		handle: ws.session.lastHandle.Add(1), address: comm, communicator: communicator, group: g,
-	}
-	r.groupTable.attach(a)
-	return a.handle, nil
-}
-
-// registerAll registers the memory of a group's shared pools with a communicator.
-func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCommunicator) error {
-	for _, p := range ws.sharedPools(r, g) {
-		if err := p.flush(); err != nil { // completes delayed frees
-			return err
-		}
-
-		err := ws.session.runInterruptible("attaching", func(ctx context.Context) error {
-			return communicator.Register(ctx, p.Pool)
-		})
-		if err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
-// Detach removes an attachment. It deregisters the memory if the communicator still exists.
-func (ws *windows) Detach(attachmentHandle uint64, commExists bool) error {
-	if _, err := ws.session.anyRank(); err != nil {
-		return err
-	}
-
-	for _, r := range ws.session.ranks.allRanks() {
-		a := r.groupTable.detach(attachmentHandle)
-		if a == nil {
-			continue
-		}
-
-		if commExists {
-			return a.communicator.Detach()
-		}
-
-		a.communicator.Forget()
-		return nil
-	}
-
-	return fmt.Errorf("attachment with handle %d: %w", attachmentHandle, symmem.ErrClosed)
-}
-
-// IsSymmetric reports whether the bytes at an address are within one window of an open group.
+// IsSymmetric reports whether a range of memory is within one window of an open group.
 func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) bool {
 	r, g, err := ws.session.group(handle)
 	if err != nil || bytes > maxBytes {
@@ -143,8 +68,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 	return r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns the addresses, by rank, at which this rank can access the memory that
-// corresponds to its own bytes at address. The bytes must be within one window.
+// PeerAddresses returns, for each rank, the address at which this rank can access that rank's part
+// of a range. The range must be within one window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
@@ -168,7 +93,7 @@ type NCCLWindow struct {
 	Offset       uintptr // of the range, in bytes
 }
 
-// NCCLWindow returns the NCCLWindow of the bytes at an address. They must be within one window.
+// NCCLWindow returns the NCCLWindow of a range of memory. The range must be within one window.
 func (ws *windows) NCCLWindow(
 	handle uint64, bytes uint64, address uintptr,
 ) (w NCCLWindow, err error) {
@@ -187,7 +112,7 @@ func (ws *windows) NCCLWindow(
 	return w, err
 }
 
-// Window is a window's address range. It has the memory layout of an entry in the output of
+// Window is a window's address range. Its memory layout is that of an entry in the output of
 // symmem_windows.
 type Window struct{ Address, Bytes int64 }
 
@@ -210,4 +135,90 @@ func (ws *windows) Windows(handle uint64) ([]Window, error) {
 
 	slices.SortFunc(all, func(a, b Window) int { return cmp.Compare(a.Address, b.Address) })
 	return all, nil
+}
+
+// SignalWordBytes is the size of a signal word. Kernels on different ranks signal each other
+// through signal words.
+const SignalWordBytes = 4
+
+// OpenSignalWords allocates count signal words on every rank of a group, and returns the address of
+// the first word on each rank. The words are 0. All ranks of the group must call it.
+func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, error) {
+	const maxWords = 1 << 24 // 64 MiB
+	r, g, err := ws.session.group(handle)
+	if err != nil {
+		return nil, err
+	}
+
+	if count == 0 || count > maxWords {
+		return nil, fmt.Errorf("opening %d signal words: want 1 to %d: %w", count, maxWords,
+			symmem.ErrInvalid)
+	}
+
+	s, err := r.findStream(defaultStream)
+	if err != nil {
+		return nil, err
+	}
+
+	// The words have a pool, because memory that a pool maps contains zeros.
+	const segmentBytes = 2 << 20
+	p, err := ws.session.poolTable.openSignals(r, symmem.PoolOptions{
+		Domain: g.Group, FirstSegment: segmentBytes,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	addresses, err := r.allocWindow(g, p, s, int64(count*SignalWordBytes))
+	if err != nil {
+		closeErr := ws.session.poolTable.closeSignals(p)
+		return nil, errors.Join(err, closeErr)
+	}
+
+	return addresses, nil
+}
+
+// allocWindow allocates memory in a window of a group, and returns its address on each rank.
+func (r *rank) allocWindow(
+	g *group, p *pool, s *symmem.Stream, bytes int64,
+) ([]uintptr, error) {
+	address, err := p.alloc(s, bytes, noSite)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := r.register(g, p, defaultStream); err != nil {
+		return nil, err
+	}
+
+	return r.rt.Interop().PeerAddresses(g.Group, address, bytes)
+}
+
+// CloseSignalWords frees this rank's signal words, which begin at address. After an error, it can
+// be called again.
+func (ws *windows) CloseSignalWords(address uintptr) error {
+	if _, err := ws.session.anyRank(); err != nil {
+		return err
+	}
+
+	for _, r := range ws.session.ranks.allRanks() {
+		b, err := r.rt.Interop().Buffer(address)
+		if err != nil || b.Address() != address {
+			continue
+		}
+
+		p := ws.session.poolTable.findWrapper(b.Pool())
+		if p == nil || !p.isForSignals {
+			continue
+		}
+
+		if err := ws.session.poolTable.closeSignals(p); err != nil {
+			return err
+		}
+
+		return b.Free() // last, so that a repeated call finds the buffer
+	}
+
+	return fmt.Errorf("closing signal words at %#x: no open words begin there: %w", address,
+		symmem.ErrForeign)
 }

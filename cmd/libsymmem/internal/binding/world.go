@@ -4,72 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
-	"sync/atomic"
 
 	"symmem"
 )
 
-// rankKind identifies the function that opened a rank's world.
-type rankKind int
-
-const (
-	mainRank  rankKind = iota // Open opened the main world
-	aloneRank                 // PlugAlloc opened the main world with only this rank
-	otherRank                 // OpenWorld opened another world
-)
-
-func (k rankKind) isMain() bool { return k == mainRank || k == aloneRank }
-
-// rankList holds this process's rank in each open world. A world is a set of processes that use
-// symmem together. Reads take no lock.
-type rankList struct {
-	mu   sync.Mutex              // held during changes
-	main atomic.Pointer[rank]    // rank in the main world; nil if the main world is not open
-	all  atomic.Pointer[[]*rank] // oldest first; each change stores a new slice
-}
-
-// allRanks returns the ranks, oldest first. The caller must not modify the slice.
-func (l *rankList) allRanks() []*rank {
-	if all := l.all.Load(); all != nil {
-		return *all
-	}
-
-	return nil
-}
-
-func (l *rankList) add(r *rank, isMain bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	changed := append(slices.Clone(l.allRanks()), r)
-	l.all.Store(&changed)
-	if isMain {
-		l.main.Store(r)
-	}
-}
-
-// remove returns false if the list does not contain the rank.
-func (l *rankList) remove(r *rank) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	changed := slices.Clone(l.allRanks())
-	index := slices.Index(changed, r)
-	if index < 0 {
-		return false
-	}
-
-	changed = slices.Delete(changed, index, index+1)
-	l.all.Store(&changed)
-	l.main.CompareAndSwap(r, nil) // has no effect in other worlds than the main world
-	return true
-}
-
-// worlds implements the functions symmem_world_* of symmem.h, except symmem_world_group_open.
+// worlds implements the functions in symmem.h for worlds other than the main world.
 type worlds struct{ session *session }
 
-// OpenWorld opens a world in addition to the main world, and returns the new world's handle. All
-// ranks of the new world must call it.
+// OpenWorld opens a world and returns its handle. All ranks of the new world must call it.
 func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	var o Options
 	if err := decode(optionsJSON, &o); err != nil {
@@ -81,22 +23,19 @@ func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 			"later: %w", symmem.ErrInvalid)
 	}
 
-	var opened *rank
-	err := ws.session.runInterruptible("opening a world", func(ctx context.Context) error {
-		r, err := ws.session.openRank(ctx, &o, otherRank)
-		opened = r
-		return err
-	})
+	s := ws.session
+	open := func(ctx context.Context) (*rank, error) { return s.openRank(ctx, &o, otherWorld) }
+	r, err := getInterruptible(&s.interrupts, "opening a world", open)
 	if err != nil {
-		return 0, err // after an interrupt, the function may still write opened
+		return 0, err
 	}
 
-	return opened.worldHandle, nil
+	return r.worldHandle, nil
 }
 
-// CloseWorld closes a world. Without force, it returns ErrLive if there are live buffers.
+// CloseWorld closes a world, as Close closes the main world.
 func (ws *worlds) CloseWorld(handle uint64, force bool) error {
-	r, err := ws.session.world(handle)
+	r, err := ws.session.worldRank(handle)
 	if err != nil {
 		return err
 	}
@@ -104,9 +43,9 @@ func (ws *worlds) CloseWorld(handle uint64, force bool) error {
 	return ws.session.closeRank(r, force)
 }
 
-// DescribeWorld returns, as JSON, a description of this process's rank in a world.
+// DescribeWorld is like Describe, but for any world.
 func (ws *worlds) DescribeWorld(handle uint64) (string, error) {
-	r, err := ws.session.world(handle)
+	r, err := ws.session.worldRank(handle)
 	if err != nil {
 		return "", err
 	}
@@ -114,9 +53,9 @@ func (ws *worlds) DescribeWorld(handle uint64) (string, error) {
 	return describe(r)
 }
 
-// WorldStats returns, as JSON, all counters of a world.
+// WorldStats is like Stats, but for any world.
 func (ws *worlds) WorldStats(handle uint64) (string, error) {
-	r, err := ws.session.world(handle)
+	r, err := ws.session.worldRank(handle)
 	if err != nil {
 		return "", err
 	}
@@ -124,30 +63,30 @@ func (ws *worlds) WorldStats(handle uint64) (string, error) {
 	return statsOf(r)
 }
 
-// SetWorldCheck sets how often the ranks of a world compare their calls. All ranks must call it.
+// SetWorldCheck is like SetCheck, but for any world.
 func (ws *worlds) SetWorldCheck(handle uint64, level int) error {
-	r, err := ws.session.world(handle)
+	r, err := ws.session.worldRank(handle)
 	if err != nil {
 		return err
 	}
 
-	return ws.session.setCheck(r, level)
+	return r.setCheck(level)
 }
 
-func (s *session) setCheck(r *rank, level int) error {
-	checkLevel, err := parseEnum("check level", checkLevels, level)
-	if err != nil {
-		return err
-	}
+// worldKind distinguishes worlds by the function that opens them.
+type worldKind int
 
-	return s.runInterruptible("setting the check level", func(ctx context.Context) error {
-		return r.rt.SetCheck(ctx, checkLevel)
-	})
-}
+const (
+	mainWorld  worldKind = iota // Open
+	aloneWorld                  // PlugAlloc: a main world with only this rank
+	otherWorld                  // OpenWorld
+)
 
-// openRank opens a world and adds this process's rank to the session. If ctx ends meanwhile, it
-// closes the world again.
-func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*rank, error) {
+func (k worldKind) isMain() bool { return k != otherWorld }
+
+// openRank opens a world and adds this process's rank to the session. If ctx has ended by then, it
+// closes the world.
+func (s *session) openRank(ctx context.Context, o *Options, kind worldKind) (*rank, error) {
 	if err := o.setEnvironment(); err != nil {
 		return nil, err
 	}
@@ -178,7 +117,7 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	s.ranks.add(r, kind.isMain())
 	s.counters.Pending.Add(1) // the world's pool may have memory to register
 	if err := context.Cause(ctx); err != nil {
-		// The caller was interrupted, and may have returned without a handle to close the world.
+		// The C caller may have returned without a handle by which it can close the world.
 		s.removeRank(r)
 		closeErr := rt.Close()
 		return nil, errors.Join(err, closeErr)
@@ -187,7 +126,8 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	return r, nil
 }
 
-// closeRank closes a rank's world. Without force, it returns ErrLive if there are live buffers.
+// closeRank closes this process's rank in a world. Without force, it returns ErrLive if there are
+// live buffers.
 func (s *session) closeRank(r *rank, force bool) error {
 	count, bytes := s.poolTable.countLive(r)
 	if count > 0 && !force {
@@ -200,16 +140,16 @@ func (s *session) closeRank(r *rank, force bool) error {
 		poolErrs = append(poolErrs, err)
 	}
 
-	// Keep the rank's buffers before the rank is removed, so that concurrent calls always find them.
-	s.closedRankBuffers.keepRank(r.rt.Interop())
+	// Concurrent calls find the rank's buffers in at least one of closedRanks and ranks.
+	s.closedRanks.add(r.rt.Interop())
 	if !s.removeRank(r) {
 		return nil // another call is closing the rank
 	}
 
-	err := r.close(errors.Join(poolErrs...), force)
+	closeErr := r.close(force)
 	s.counters.Pending.Add(1)
 	s.counters.Windows.Add(1)
-	return err
+	return errors.Join(append(poolErrs, closeErr)...)
 }
 
 // removeRank removes a rank and its groups, pools, events and pads from the session. It returns

@@ -16,7 +16,7 @@ func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 		t.Fatal(err)
 	}
 
-	if r, err = l.world(handle); err != nil {
+	if r, err = l.worldRank(handle); err != nil {
 		t.Fatal(err)
 	}
 
