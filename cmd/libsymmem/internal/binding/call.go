@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// calls implements the functions in symmem.h that queue collectives or compare values. In this
-// file, handle is the handle of a group.
+// calls implements the functions in symmem.h that queue collectives. In this file, handle is the
+// handle of a group.
 type calls struct{ session *session }
 
 // Arguments holds a collective's arguments as C passes them: enumerators are numbers, and buffers

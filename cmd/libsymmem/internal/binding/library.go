@@ -21,6 +21,7 @@ type Library struct {
 	groups
 	pools
 	calls
+	valueCalls
 	windows
 	streams
 	pads
@@ -37,6 +38,7 @@ func New(counters *Counters, warn func(text string)) *Library {
 	l.groups.session = s
 	l.pools.session = s
 	l.calls.session = s
+	l.valueCalls.session = s
 	l.windows.session = s
 	l.streams.session = s
 	l.pads.session = s
