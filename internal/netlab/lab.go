@@ -16,11 +16,11 @@ import (
 // Lab is a network of simulated machines. Its methods are safe for concurrent use.
 //
 // Each machine is a network namespace. A router in this process forwards packets between the
-// machines, and can delay or drop them. Interface i of machine m has the address 10.(77+i).0.(m+1).
+// machines, and can delay or drop them.
 type Lab struct {
 	Machines []*Machine // read-only
 	router   *router
-	closed   chan struct{}
+	closed   chan struct{} // stops router.watchStalls
 }
 
 // Config describes the network that New builds.
@@ -28,7 +28,7 @@ type Config struct {
 	Machines   int // from 1 to 200
 	Interfaces int // of each machine; 0 means 1
 	IPv6       bool
-	Seed       uint64 // of the random delays and losses
+	Seed       uint64 // for random delays and losses
 	// ClockStep is how far each machine's monotonic clock is ahead of the previous one's.
 	ClockStep time.Duration
 }
@@ -55,9 +55,8 @@ func New(t testing.TB, cfg Config) *Lab {
 			t.Fatalf("machine %d of the lab: %v", i, err)
 		}
 
-		l.Machines = append(l.Machines, m) // From here on, l.close closes the machine.
-		err = m.addInterfaces(l.router, &cfg)
-		if err != nil {
+		l.Machines = append(l.Machines, m) // l.close closes m, even if addInterfaces fails.
+		if err := m.addInterfaces(l.router, &cfg); err != nil {
 			t.Fatalf("machine %d of the lab: %v", i, err)
 		}
 	}
@@ -91,12 +90,16 @@ func (l *Lab) close() {
 	l.router.tasks.Wait()
 }
 
-// LongestStall returns the longest time for which a busy host did not schedule this process, and so
-// delayed its packets. Do not judge reaction times after a long stall.
-func (l *Lab) LongestStall() time.Duration { return time.Duration(l.router.longestStall.Load()) }
+// LongestStall returns the longest delay of a timer in this process. On a busy host, such stalls
+// also delay packets, so tests should not judge reaction times after a long one.
+func (l *Lab) LongestStall() time.Duration {
+	l.router.mu.Lock()
+	defer l.router.mu.Unlock()
+	return l.router.longestStall
+}
 
 // DroppedPackets returns the number of packets that the kernel dropped because the router was too
-// slow, as far as its counters can be read.
+// slow. It skips machines whose counters it cannot read.
 func (l *Lab) DroppedPackets() (packets uint64) {
 	for _, m := range l.Machines {
 		table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", m.Thread))
@@ -143,8 +146,8 @@ func (l *Lab) Set(a, b int, link Link) {
 	l.router.setLink(b, a, link)
 }
 
-// Isolate configures the links between a machine and all others.
-func (l *Lab) Isolate(machine int, link Link) {
+// SetMachine configures the links between a machine and all others.
+func (l *Lab) SetMachine(machine int, link Link) {
 	for other := range l.Machines {
 		if other != machine {
 			l.Set(machine, other, link)
@@ -167,10 +170,10 @@ func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	l.router.mu.Lock()
 	defer l.router.mu.Unlock()
 	l.router.translations[machine] = addressPair{private: private, public: public}
-	l.router.ports[public] = l.router.ports[private]
+	l.router.ports[public] = l.router.ports[private] // translate ignores packets other than TCP.
 }
 
-// hostsFile returns the /etc/hosts of all machines, with their names and first addresses.
+// hostsFile returns an /etc/hosts with the name and first address of each machine.
 func (cfg *Config) hostsFile() []byte {
 	text := []byte("127.0.0.1 localhost\n")
 	const firstInterface = 0
@@ -181,7 +184,8 @@ func (cfg *Config) hostsFile() []byte {
 	return text
 }
 
-// address returns the address of an interface. Interfaces with the same index share a subnet.
+// address returns, for example, 10.78.0.3 for interface 1 of machine 2. Interfaces with the same
+// index share a subnet.
 func (cfg *Config) address(machine, iface int) netip.Addr {
 	text := fmt.Sprintf("10.%d.0.%d", 77+iface, machine+1)
 	if cfg.IPv6 {

@@ -106,13 +106,13 @@ const cutTimeout = 200 * time.Millisecond
 func TestCutLinkDropsPackets(t *testing.T) {
 	lab := New(t, Config{Machines: 2})
 	l := listen(t, lab.Machines[0])
-	lab.Isolate(1, Link{Cut: true})
+	lab.SetMachine(1, Link{Cut: true})
 	_, err := dial(t, lab.Machines[1], l.Addr().String(), cutTimeout)
 	if !isTimeout(err) {
 		t.Errorf("Dial over a cut link = %v; want a timeout", err)
 	}
 
-	lab.Isolate(1, Link{})
+	lab.SetMachine(1, Link{})
 	if _, err := dial(t, lab.Machines[1], l.Addr().String(), testTimeout); err != nil {
 		t.Errorf("Dial after the link was restored: %v", err)
 	}

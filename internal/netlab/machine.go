@@ -1,6 +1,7 @@
 package netlab
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // Machine is a simulated machine: a thread with separate network, host name and mounts, which child
@@ -16,7 +18,7 @@ import (
 type Machine struct {
 	Name      string       // host name
 	Addresses []netip.Addr // of the interfaces
-	// Thread is the ID of the machine's thread, for example for nsenter --target.
+	// Thread is the ID of the machine's thread. nsenter --target and /proc accept it as a process ID.
 	Thread int
 
 	index   int         // in Lab.Machines
@@ -30,8 +32,7 @@ func newMachine(index int, cfg *Config, hostsPath string) (*Machine, error) {
 	ready := make(chan error)
 	clockOffset := time.Duration(index) * cfg.ClockStep
 	go m.runThread(ready, clockOffset, hostsPath)
-	err := <-ready // m.Thread is set, too.
-	return m, err
+	return m, <-ready
 }
 
 // machineName returns a name such as node-a for machine 0, or node-a1 for machine 26.
@@ -45,10 +46,8 @@ func machineName(index int) string {
 }
 
 // runThread enters the machine's namespaces, sends the result to ready, and calls the functions
-// from m.calls until the channel is closed.
-//
-// It leaves the thread locked, so the thread exits with this goroutine, and the kernel then kills
-// the processes of Start.
+// from m.calls until the channel is closed. The locked thread then exits with this goroutine, and
+// its exit kills the processes of Start.
 func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hostsPath string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
@@ -92,7 +91,8 @@ func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) e
 // cloneNewTime is CLONE_NEWTIME of linux/sched.h, which package syscall lacks.
 const cloneNewTime = 0x80
 
-// setChildClocks advances the clocks of new child processes by offset, truncated to seconds.
+// setChildClocks advances the clocks of new child processes by offset, truncated to seconds. The
+// calling thread stays in its time namespace.
 func setChildClocks(offset time.Duration) error {
 	if err := syscall.Unshare(cloneNewTime); err != nil {
 		return fmt.Errorf("creating a time namespace: %w", err)
@@ -102,8 +102,7 @@ func setChildClocks(offset time.Duration) error {
 	seconds := int64(offset.Seconds())
 	// Each line has a clock, seconds and nanoseconds.
 	offsets := fmt.Appendf(nil, "monotonic %d 0\nboottime %d 0\n", seconds, seconds)
-	const unusedMode = 0 // the file exists
-	return os.WriteFile(path, offsets, unusedMode)
+	return os.WriteFile(path, offsets, 0o644)
 }
 
 // Do calls f on the machine's thread. Processes that f starts run on the machine.
@@ -123,7 +122,7 @@ func (m *Machine) Start(c *exec.Cmd) error {
 	return m.Do(c.Start)
 }
 
-// Run runs a command. An error contains the command's output.
+// Run runs a command and waits for it. An error contains the command's output.
 func (m *Machine) Run(name string, args ...string) error {
 	return m.Do(func() error {
 		output, err := exec.Command(name, args...).CombinedOutput()
@@ -178,13 +177,44 @@ func (m *Machine) addInterface(r *router, cfg *Config, iface int) error {
 		return err
 	}
 
-	const mtu = "1400" // less than maxPacket
+	const mtu = "1400" // less than maxPacket of the router
 	if err := m.Run("ip", "link", "set", name, "up", "mtu", mtu); err != nil {
 		return err
 	}
 
 	r.attachPort(&port{machine: m.index, device: device}, address)
 	return nil
+}
+
+// Constants of linux/if_tun.h.
+const (
+	tunSetInterface = 0x400454ca // TUNSETIFF
+	flagTUN         = 0x0001     // IFF_TUN: the device transfers IP packets
+	flagNoHeader    = 0x1000     // IFF_NO_PI: no other header precedes the IP header
+)
+
+// tunPath is the file that creates a TUN device when it is opened.
+const tunPath = "/dev/net/tun"
+
+// openTUN creates a network interface in the calling thread's network namespace. The returned file
+// reads the packets that processes send over the interface, and writes packets to them.
+func openTUN(name string) (*os.File, error) {
+	fd, err := syscall.Open(tunPath, syscall.O_RDWR|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", tunPath, err)
+	}
+
+	var request [40]byte // struct ifreq of C: a name that ends with a zero byte, and flags
+	copy(request[:syscall.IFNAMSIZ-1], name)
+	binary.NativeEndian.PutUint16(request[syscall.IFNAMSIZ:], flagTUN|flagNoHeader)
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), tunSetInterface,
+		uintptr(unsafe.Pointer(&request)))
+	if errno != 0 {
+		_ = syscall.Close(fd)
+		return nil, fmt.Errorf("creating the TUN device %s: %w", name, errno)
+	}
+
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // close ends the machine's thread, which kills its processes, and removes its interfaces.

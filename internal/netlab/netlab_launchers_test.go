@@ -242,7 +242,7 @@ func TestSilentMachineIsNamedByVerify(t *testing.T) {
 	}
 
 	begin := time.Now()
-	l.Isolate(1, Link{Cut: true})
+	l.SetMachine(1, Link{Cut: true})
 	for rank, r := range all {
 		l.expect(r, false, []string{"ranks 2-3 on node-b", "ranks 0-1 on node-a"}[rank/2])
 	}

@@ -5,13 +5,6 @@ import (
 	"net/netip"
 )
 
-// The router rewrites the addresses of a machine behind network address translation (NAT). If its
-// private address is 10.77.0.1 and its public address is 198.51.100.1, other machines see packets
-// from 198.51.100.1. The router sends their answers to 10.77.0.1.
-
-// maxPacket is the size of packet buffers, more than the interfaces' MTU.
-const maxPacket = 2048
-
 // Offsets of fields in their headers.
 const (
 	ipv4Protocol    = 9
@@ -30,7 +23,7 @@ const (
 	tcpHeaderBytes  = 20
 )
 
-// Values of fields. Only the first packet of a connection has flagSYN without flagACK.
+// Values of fields.
 const (
 	protocolTCP = 6    // of ipv4Protocol
 	flagSYN     = 0x02 // of tcpFlags
@@ -40,27 +33,28 @@ const (
 func ipVersion(packet []byte) byte { return packet[0] >> 4 }
 
 func ipv4HeaderLength(packet []byte) int {
-	const wordBytes = 4 // The header has its length, with options, in 32-bit words.
+	const wordBytes = 4 // unit of the length in the header
 	return wordBytes * int(packet[0]&0xf)
 }
 
-// destinationOf returns false if the packet is invalid.
-func destinationOf(packet []byte) (netip.Addr, bool) {
+// destinationOf returns the destination address, or the zero Addr if the packet is invalid.
+func destinationOf(packet []byte) netip.Addr {
 	switch {
 	case len(packet) >= ipv4HeaderBytes && ipVersion(packet) == 4:
-		return addressAt(packet, ipv4Destination), true
+		return ipv4AddressAt(packet, ipv4Destination)
 	case len(packet) >= ipv6HeaderBytes && ipVersion(packet) == 6:
-		return netip.AddrFrom16([16]byte(packet[ipv6Destination:])), true
+		return netip.AddrFrom16([16]byte(packet[ipv6Destination:]))
 	}
 
-	return netip.Addr{}, false
+	return netip.Addr{}
 }
 
-func addressAt(packet []byte, offset int) netip.Addr {
+func ipv4AddressAt(packet []byte, offset int) netip.Addr {
 	return netip.AddrFrom4([4]byte(packet[offset:]))
 }
 
-// addressPair has the addresses of a machine behind NAT.
+// addressPair has the addresses of a machine behind network address translation (NAT). Other
+// machines see packets from the public address. The router sends their answers to the private one.
 type addressPair struct{ private, public netip.Addr }
 
 // translate applies NAT to TCP packets over IPv4. The caller must hold r.mu.
@@ -78,25 +72,23 @@ func (r *router) translate(src int, packet []byte) {
 	}
 }
 
-// isTCPOverIPv4 also checks that the packet is long enough for both headers.
+// isTCPOverIPv4 reports whether the packet contains an IPv4 and a TCP header.
 func isTCPOverIPv4(packet []byte) bool {
-	if len(packet) < ipv4HeaderBytes+tcpHeaderBytes {
-		return false
-	}
-
-	return ipVersion(packet) == 4 && packet[ipv4Protocol] == protocolTCP
+	return len(packet) >= ipv4HeaderBytes+tcpHeaderBytes && ipVersion(packet) == 4 &&
+		packet[ipv4Protocol] == protocolTCP &&
+		len(packet) >= ipv4HeaderLength(packet)+tcpHeaderBytes
 }
 
 func (a addressPair) translateSource(packet []byte) {
-	if addressAt(packet, ipv4Source) == a.private {
+	if ipv4AddressAt(packet, ipv4Source) == a.private {
 		replaceAddress(packet, ipv4Source, a.public)
 	}
 }
 
-// translateDestination lets only answers to the public address reach the machine behind NAT. Other
-// packets to the machine get the destination 0.0.0.0, so that the router drops them.
+// translateDestination sends answers to the public address to the private address. Other packets to
+// the machine get the destination 0.0.0.0, which makes the router drop them.
 func (a addressPair) translateDestination(packet []byte) {
-	destination := addressAt(packet, ipv4Destination)
+	destination := ipv4AddressAt(packet, ipv4Destination)
 	isToMachine := destination == a.public || destination == a.private
 	if !isToMachine {
 		return
@@ -110,37 +102,28 @@ func (a addressPair) translateDestination(packet []byte) {
 	}
 }
 
+// opensConnection reports whether the packet is the first of a TCP connection.
 func opensConnection(packet []byte) bool {
-	offset := ipv4HeaderLength(packet) + tcpFlags
-	if offset >= len(packet) {
-		return false
-	}
-
-	return packet[offset]&(flagSYN|flagACK) == flagSYN
+	flags := packet[ipv4HeaderLength(packet)+tcpFlags]
+	return flags&flagSYN != 0 && flags&flagACK == 0
 }
 
-// replaceAddress replaces an IPv4 address in a TCP packet and updates both checksums that cover it.
+// replaceAddress replaces an IPv4 address in a TCP packet, and updates the checksums of both
+// headers.
 func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	const wordBytes = 2 // Checksums add 16-bit words.
-	ipChecksum := packet[ipv4Checksum:]
-	tcpChecksumOffset := ipv4HeaderLength(packet) + tcpChecksum
-	hasTCPChecksum := tcpChecksumOffset+wordBytes <= len(packet)
-	if !hasTCPChecksum {
-		return
-	}
-
+	tcpHeader := packet[ipv4HeaderLength(packet):]
 	replacement := address.As4()
 	for i := 0; i < len(replacement); i += wordBytes {
 		before := binary.BigEndian.Uint16(packet[offset+i:])
 		after := binary.BigEndian.Uint16(replacement[i:])
-		updateChecksum(ipChecksum, before, after)
-		updateChecksum(packet[tcpChecksumOffset:], before, after)
+		updateChecksum(packet[ipv4Checksum:], before, after)
+		updateChecksum(tcpHeader[tcpChecksum:], before, after)
 		binary.BigEndian.PutUint16(packet[offset+i:], after)
 	}
 }
 
-// updateChecksum updates a checksum for a changed word, as in RFC 1624, in ones' complement:
-// ^(^checksum + ^before + after).
+// updateChecksum updates a checksum for a changed word, as in equation 3 of RFC 1624.
 func updateChecksum(checksum []byte, before, after uint16) {
 	sum := uint32(^binary.BigEndian.Uint16(checksum)) + uint32(^before) + uint32(after)
 	for sum > 0xffff {

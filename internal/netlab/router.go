@@ -5,12 +5,8 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 )
-
-// Each machine's interface is a TUN device, from which the router reads the packets that the
-// machine sends. After a random delay, it writes a packet to the device of the destination.
 
 // Link describes the path from one machine to another. The zero value neither delays nor drops
 // packets.
@@ -23,6 +19,19 @@ type Link struct {
 	Cut bool
 }
 
+// router reads the packets that machines send from the TUN devices of their interfaces. After a
+// random delay, it writes a packet to the device of the destination.
+type router struct {
+	tasks sync.WaitGroup // goroutines and delayed packets
+
+	mu           sync.Mutex // guards the fields below
+	random       *rand.Rand // for delays and losses
+	ports        map[netip.Addr]*port
+	links        map[[2]int]Link     // by sending and receiving machine
+	translations map[int]addressPair // of machines behind NAT
+	longestStall time.Duration       // longest delay of a timer
+}
+
 // port is the router's end of an interface.
 type port struct {
 	machine int // index in Lab.Machines
@@ -30,31 +39,17 @@ type port struct {
 	isCut   bool // guarded by router.mu
 }
 
-type router struct {
-	tasks sync.WaitGroup // goroutines and delayed packets
-	// longestStall is the value of Lab.LongestStall in nanoseconds.
-	longestStall atomic.Int64
-
-	mu     sync.Mutex // guards the fields below
-	random *rand.Rand // of delays and losses
-	ports  map[netip.Addr]*port
-	links  map[[2]int]Link // by sending and receiving machine
-	// translations holds the machines behind NAT. ports has both addresses.
-	translations map[int]addressPair
-}
-
 func newRouter(seed uint64) *router {
-	const secondSeed = 0 // arbitrary
 	return &router{
-		random:       rand.New(rand.NewPCG(seed, secondSeed)),
+		random:       rand.New(rand.NewPCG(seed, 0)),
 		ports:        map[netip.Addr]*port{},
 		links:        map[[2]int]Link{},
 		translations: map[int]addressPair{},
 	}
 }
 
-// attachPort sends packets for an address to p, and forwards the packets from p.device until it is
-// closed.
+// attachPort makes p the port of an address, and forwards the packets from p.device until the
+// device is closed.
 func (r *router) attachPort(p *port, address netip.Addr) {
 	r.mu.Lock()
 	r.ports[address] = p
@@ -63,6 +58,7 @@ func (r *router) attachPort(p *port, address netip.Addr) {
 }
 
 func (r *router) forwardAll(p *port) {
+	const maxPacket = 2048 // bytes, more than the MTU of interfaces
 	for {
 		packet := make([]byte, maxPacket)
 		n, err := p.device.Read(packet) // reads exactly one packet
@@ -96,7 +92,7 @@ func (r *router) forward(src *port, packet []byte) {
 	})
 }
 
-// watchStalls records late ticks of a timer as stalls until stop is closed.
+// watchStalls records the delays of a ticker until stop is closed.
 func (r *router) watchStalls(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -113,20 +109,9 @@ func (r *router) watchStalls(stop <-chan struct{}) {
 }
 
 func (r *router) recordStall(stall time.Duration) {
-	for {
-		longest := r.longestStall.Load()
-		isLonger := int64(stall) > longest
-		if !isLonger {
-			return
-		}
-
-		isSet := r.longestStall.CompareAndSwap(longest, int64(stall))
-		if isSet {
-			return
-		}
-
-		// Another goroutine has changed longestStall.
-	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.longestStall = max(r.longestStall, stall)
 }
 
 // routePacket translates the addresses of a packet before it looks up the destination.
@@ -136,16 +121,13 @@ func (r *router) routePacket(
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.translate(src.machine, packet)
-	destination, isValid := destinationOf(packet)
-	dst = r.ports[destination]
-	hasPort := isValid && dst != nil
-	if !hasPort {
+	dst = r.ports[destinationOf(packet)]
+	if dst == nil {
 		return nil, 0, false
 	}
 
-	link := r.links[[2]int{src.machine, dst.machine}] // the zero Link if none is set
-	isCut := src.isCut || dst.isCut || link.Cut
-	if isCut {
+	link := r.links[[2]int{src.machine, dst.machine}]
+	if src.isCut || dst.isCut || link.Cut {
 		return nil, 0, false
 	}
 

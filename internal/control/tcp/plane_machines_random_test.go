@@ -168,13 +168,13 @@ func (c *cluster) injectHealingFault(r *rand.Rand, link netlab.Link, counts *fau
 	c.t.Logf("%s for %v: machine %d (and %d)", kind, duration, a, b)
 	switch kind {
 	case cutMachine:
-		c.lab.Isolate(a, netlab.Link{Cut: true})
+		c.lab.SetMachine(a, netlab.Link{Cut: true})
 	case cutLink:
 		c.lab.Set(a, b, netlab.Link{Cut: true})
 	case loss:
-		c.lab.Isolate(a, netlab.Link{Loss: 0.2, MaxDelay: link.MaxDelay})
+		c.lab.SetMachine(a, netlab.Link{Loss: 0.2, MaxDelay: link.MaxDelay})
 	case delay:
-		c.lab.Isolate(a, netlab.Link{MaxDelay: 300 * time.Millisecond})
+		c.lab.SetMachine(a, netlab.Link{MaxDelay: 300 * time.Millisecond})
 	}
 
 	<-time.After(duration)
@@ -203,7 +203,7 @@ func (c *cluster) injectLastFault(r *rand.Rand, counts *faultCounts) {
 	begin := time.Now()
 	switch kind {
 	case silentMachine:
-		c.lab.Isolate(machine, netlab.Link{Cut: true})
+		c.lab.SetMachine(machine, netlab.Link{Cut: true})
 		killDelay := time.Duration(r.Int64N(int64(time.Second)))
 		time.AfterFunc(killDelay, func() { c.kill(machine) })
 		c.checkMachineLost(machine, begin)
@@ -214,7 +214,7 @@ func (c *cluster) injectLastFault(r *rand.Rand, counts *faultCounts) {
 			c.checkReport(rank, begin, machine)
 		}
 	case partition:
-		c.lab.Isolate(machine, netlab.Link{Cut: true})
+		c.lab.SetMachine(machine, netlab.Link{Cut: true})
 		c.checkMachineLost(machine, begin)
 		c.checkLost(machine, begin, c.otherMachines(machine)...)
 	case killedRank:

@@ -29,7 +29,7 @@ func TestSilentMachineIsReported(t *testing.T) {
 			c := newCluster(t, netlab.Config{Machines: 3}, ranksPerMachine, lanLink, rank)
 			c.awaitRounds()
 			begin := time.Now()
-			c.lab.Isolate(machine, netlab.Link{Cut: true})
+			c.lab.SetMachine(machine, netlab.Link{Cut: true})
 			c.kill(machine)
 			for other := range 3 {
 				if other != machine {
@@ -47,7 +47,7 @@ func TestPartitionReportsOtherSide(t *testing.T) {
 	c.awaitRounds()
 	begin := time.Now()
 	const isolated = 2
-	c.lab.Isolate(isolated, netlab.Link{Cut: true})
+	c.lab.SetMachine(isolated, netlab.Link{Cut: true})
 	c.checkLost(0, begin, isolated)
 	c.checkLost(1, begin, isolated)
 	c.checkLost(isolated, begin, 0, 1)
