@@ -14,11 +14,7 @@ import (
 	"strings"
 )
 
-// The data consist of dataPrefix, the length of the header in 4 bytes, the header, and columns of
-// bytes. The header is the JSON of a Page with locations of columns in place of events and call
-// stacks: "size": [90, 3000] means that a column of 3000 bytes begins 90 bytes after the header.
-
-// dataPrefix identifies the format and, in the last byte, its version.
+// dataPrefix ends with the version of the format.
 const dataPrefix = "SYMPAGE\x01"
 
 // The script and style of the page, built from web/src.
@@ -29,11 +25,10 @@ var (
 	style string
 )
 
-// columnLocation is the offset from the end of the header, and the length in bytes. An array has a
-// shorter JSON than a struct.
+// columnLocation has the offset of a column from the end of the header, and its length, in bytes.
 type columnLocation [2]int
 
-// pageHeader is the JSON form of a Page, with another type of Sequences.
+// pageHeader is the JSON form of a Page. Its field Sequences shadows Page.Sequences.
 type pageHeader struct {
 	*Page
 	Sequences  []sequenceHeader `json:"sequences"`
@@ -41,7 +36,7 @@ type pageHeader struct {
 	Stacks     columnLocation   `json:"stacks"`
 }
 
-// sequenceHeader is the JSON form of a Sequence, with another type of Tracks.
+// sequenceHeader is the JSON form of a Sequence. Its field Tracks shadows Sequence.Tracks.
 type sequenceHeader struct {
 	Sequence
 	Tracks []trackHeader `json:"tracks"`
@@ -53,19 +48,51 @@ type trackHeader struct {
 	First    int                       `json:"first"`
 	Events   int                       `json:"events"`
 	Segments []Segment                 `json:"segments"`
-	Columns  map[string]columnLocation `json:"columns"` // by columnNames
+	Columns  map[string]columnLocation `json:"columns"` // by name
+}
+
+// WriteData writes only the data of the page, uncompressed, in the format of the package comment.
+func (p *Page) WriteData(w io.Writer) error {
+	header, columns, err := p.encode()
+	if err != nil {
+		return err
+	}
+
+	prefixAndLength := binary.LittleEndian.AppendUint32([]byte(dataPrefix), uint32(len(header)))
+	parts := append([][]byte{prefixAndLength, header}, columns...)
+	for _, part := range parts {
+		if _, err := w.Write(part); err != nil {
+			return fmt.Errorf("writing the data of a page: %w", err)
+		}
+	}
+
+	return nil
+}
+
+// encode returns the header and the columns of the data.
+func (p *Page) encode() (header []byte, columns [][]byte, err error) {
+	var list columnList
+	h := pageHeader{Page: p, StackCount: p.stackCount, Stacks: list.add(p.stacks)}
+	for _, s := range p.Sequences {
+		tracks := []trackHeader{} // not nil, so that the JSON is [], not null
+		for _, t := range s.Tracks {
+			tracks = append(tracks, list.addTrack(t))
+		}
+
+		h.Sequences = append(h.Sequences, sequenceHeader{Sequence: s, Tracks: tracks})
+	}
+
+	header, err = json.Marshal(h)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encoding the header of a page: %w", err)
+	}
+
+	return header, list.columns, nil
 }
 
 type columnList struct {
 	columns [][]byte
 	bytes   int // in all columns
-}
-
-func (l *columnList) add(column []byte) columnLocation {
-	location := columnLocation{l.bytes, len(column)}
-	l.bytes += len(column)
-	l.columns = append(l.columns, column)
-	return location
 }
 
 func (l *columnList) addTrack(t *Track) trackHeader {
@@ -83,42 +110,11 @@ func (l *columnList) addTrack(t *Track) trackHeader {
 	}
 }
 
-func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
-	var list columnList
-	h := pageHeader{Page: p, StackCount: p.stackCount, Stacks: list.add(p.stacks)}
-	for _, s := range p.Sequences {
-		tracks := []trackHeader{} // not nil, so that the JSON is [], not null
-		for _, t := range s.Tracks {
-			tracks = append(tracks, list.addTrack(t))
-		}
-
-		h.Sequences = append(h.Sequences, sequenceHeader{Sequence: s, Tracks: tracks})
-	}
-
-	encoded, err = json.Marshal(h)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encoding the header of a page: %w", err)
-	}
-
-	return encoded, list.columns, nil
-}
-
-// WriteData writes only the data of the page, uncompressed.
-func (p *Page) WriteData(w io.Writer) error {
-	header, columns, err := p.header()
-	if err != nil {
-		return err
-	}
-
-	prefixAndLength := binary.LittleEndian.AppendUint32([]byte(dataPrefix), uint32(len(header)))
-	parts := append([][]byte{prefixAndLength, header}, columns...)
-	for _, part := range parts {
-		if _, err := w.Write(part); err != nil {
-			return fmt.Errorf("writing the data of a page: %w", err)
-		}
-	}
-
-	return nil
+func (l *columnList) add(column []byte) columnLocation {
+	location := columnLocation{l.bytes, len(column)}
+	l.bytes += len(column)
+	l.columns = append(l.columns, column)
+	return location
 }
 
 // WriteHTML writes the page and its data as one HTML file. Browsers without JavaScript show
@@ -127,7 +123,6 @@ func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, p.Title, plainText)
 	fmt.Fprint(b, `<script type="application/octet-stream" id="data">`)
-	// Closing the compressor writes to the encoder, so it comes first.
 	encoder := base64.NewEncoder(base64.StdEncoding, b)
 	compressor := gzip.NewWriter(encoder)
 	if err := p.WriteData(compressor); err != nil {
@@ -145,8 +140,7 @@ func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	return writeBottom(b)
 }
 
-// WriteShell writes an HTML file without data. Its script fetches the data from source, a relative
-// URL.
+// WriteShell writes an HTML file whose script fetches the data from source, a relative URL.
 func WriteShell(w io.Writer, title, source string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, title, "This page needs JavaScript.")
@@ -155,7 +149,7 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes the HTML before the data. Errors stick to b, and writeBottom returns them.
+// writeTop writes the HTML before the data. writeBottom returns any error.
 func writeTop(b *bufio.Writer, title, plainText string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -184,7 +178,7 @@ func writeBottom(b *bufio.Writer) error {
 }
 
 // Policy returns the Content-Security-Policy of pages, which servers can also send as a header. It
-// permits only the script and style of this package, and requests to the page's server.
+// permits only the script and style of this package, and requests to the server of the page.
 func Policy() string {
 	directives := []string{
 		"default-src 'none'",
