@@ -38,7 +38,7 @@ func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 	}
 	defer listener.Close()
 	address := listener.Addr().String()
-	if inChildProcess(t, "SOFTGPU_NCCL="+version, ras.Variable+"="+address) {
+	if inChildProcess(t, "SOFTGPU_NCCL="+version, ras.AddressVariable+"="+address) {
 		ignoreTimeout := func(*testRank, error) error { return nil }
 		skipCollective(newGroup(t, 2, time.Second), ignoreTimeout)
 		return
