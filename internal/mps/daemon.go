@@ -1,3 +1,13 @@
+// Package mps runs NVIDIA's Multi-Process Service (MPS), which lets the kernels of several client
+// processes run concurrently on one GPU. An exception in one client affects all clients.
+//
+// A control program starts and stops a daemon, for example:
+//
+//	CUDA_MPS_PIPE_DIRECTORY=/tmp/x nvidia-cuda-mps-control -d
+//	echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/x nvidia-cuda-mps-control
+//
+// Processes with this variable become clients of the daemon. If the daemon starts with
+// CUDA_VISIBLE_DEVICES=2,3, its clients see only these two GPUs, as 0 and 1.
 package mps
 
 import (
@@ -17,31 +27,21 @@ import (
 	"symmem/internal/sys"
 )
 
-// A control program starts and stops a daemon of NVIDIA's Multi-Process Service (MPS), which lets
-// several client processes share a GPU:
-//
-//	CUDA_MPS_PIPE_DIRECTORY=/tmp/x nvidia-cuda-mps-control -d
-//	echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/x nvidia-cuda-mps-control
-//
-// Clients find the daemon by this folder. If it starts with CUDA_VISIBLE_DEVICES=2,3, they see only
-// these two GPUs, as 0 and 1.
-
 const (
-	// PipeVariable names the folder in which a daemon listens.
-	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
-	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
-	// devicesVariable lists the GPUs for a daemon or a client.
-	devicesVariable = "CUDA_VISIBLE_DEVICES"
+	// PipeVariable is the environment variable for the folder in which a daemon listens.
+	PipeVariable    = "CUDA_MPS_PIPE_DIRECTORY"
+	logVariable     = "CUDA_MPS_LOG_DIRECTORY"
+	devicesVariable = "CUDA_VISIBLE_DEVICES" // list of GPUs
 )
 
 // controlProgram is part of NVIDIA's driver.
 const controlProgram = "nvidia-cuda-mps-control"
 
-// controlTimeout limits the start and the end of a daemon, which usually take under a second.
+// controlTimeout limits the start and the stop of a daemon, which usually take under a second.
 const controlTimeout = 20 * time.Second
 
-// IsRunning reports whether the daemon that this process would use was started. It looks for a
-// file, which remains if the daemon is killed.
+// IsRunning reports whether a daemon was started in the folder of PipeVariable, or in the default
+// folder. The daemon may have been killed since.
 func IsRunning(getenv func(string) string) bool {
 	const defaultFolder = "/tmp/nvidia-mps"
 	folder := cmp.Or(getenv(PipeVariable), defaultFolder)
@@ -63,8 +63,8 @@ func Find() (string, error) {
 type Daemon struct {
 	controlPath string
 	controlEnv  []string // environment of the control program, inherited by the daemon
-	folder      string   // of PipeVariable and logVariable
-	hasDevices  bool     // controlEnv sets devicesVariable
+	folder      string   // value of PipeVariable and logVariable
+	hasDevices  bool     // whether controlEnv has devicesVariable
 }
 
 // Start starts a daemon for the GPUs that are visible in env. ctx limits only the start.
@@ -99,21 +99,20 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 
 func isDevices(entry string) bool { return strings.HasPrefix(entry, devicesVariable+"=") }
 
-// cleanUpFailedStart removes the folder, after stopping the daemon if it runs despite the failure.
+// cleanUpFailedStart removes the folder, and stops the daemon if it runs despite the failure.
 func (d *Daemon) cleanUpFailedStart() error {
-	process := d.openProcess()
-	if process == nil {
+	pidfd := d.openPidfd()
+	if pidfd == nil {
 		return os.RemoveAll(d.folder)
 	}
 
-	_ = process.Close()
-	return d.Close()
+	return d.stop(pidfd)
 }
 
 // runControl runs the control program for up to controlTimeout, and adds its output to errors.
 //
-// The output goes to a file, because a new daemon inherits it. A pipe would block runControl until
-// the daemon closes it.
+// The output goes to a file, because a new daemon inherits it. Run would not return until the
+// daemon closes a pipe.
 func (d *Daemon) runControl(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -127,10 +126,9 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	cmd.Stdin = strings.NewReader(input)
 	cmd.Stdout = output
 	cmd.Stderr = output
-	cmd.WaitDelay = time.Second                           // limits copying the input after the exit
+	cmd.WaitDelay = time.Second                           // The program may not read all input.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon.
 	err = cmd.Run()
-	// The program may succeed without reading all of its input.
 	hasSucceeded := err == nil || errors.Is(err, exec.ErrWaitDelay)
 	if hasSucceeded {
 		return nil
@@ -140,8 +138,8 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	return fmt.Errorf("%s: %w: %s", controlProgram, err, strings.TrimSpace(string(text)))
 }
 
-// Variables returns the environment variables of a client. If Start got a list of GPUs, the client
-// sees the first gpuCount of them.
+// Variables returns the environment variables of a client. If the environment of Start had
+// CUDA_VISIBLE_DEVICES, the client sees the first gpuCount of these GPUs.
 func (d *Daemon) Variables(gpuCount int) map[string]string {
 	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
 	if d.hasDevices {
@@ -157,10 +155,13 @@ func (d *Daemon) Variables(gpuCount int) map[string]string {
 }
 
 // Close stops the daemon and removes its folder. Call it after all clients have exited.
-func (d *Daemon) Close() error {
-	process := d.openProcess()
-	if process != nil {
-		defer process.Close()
+func (d *Daemon) Close() error { return d.stop(d.openPidfd()) }
+
+// stop stops the daemon, waits until its process ends, and removes its folder. It closes pidfd,
+// which is nil if there is no process.
+func (d *Daemon) stop(pidfd *os.File) error {
+	if pidfd != nil {
+		defer pidfd.Close()
 	}
 
 	err := d.runControl(context.Background(), "quit\n")
@@ -168,13 +169,13 @@ func (d *Daemon) Close() error {
 		return fmt.Errorf("stopping the Multi-Process Service in %s: %w", d.folder, err)
 	}
 
-	if process == nil {
+	if pidfd == nil {
 		return os.RemoveAll(d.folder)
 	}
 
 	// The control program may exit while the daemon is still running and writing to the folder.
-	deadlineErr := process.SetReadDeadline(time.Now().Add(controlTimeout))
-	waitErr := sys.AwaitEnd(process)
+	deadlineErr := pidfd.SetReadDeadline(time.Now().Add(controlTimeout))
+	waitErr := sys.AwaitEnd(pidfd)
 	err = errors.Join(deadlineErr, waitErr)
 	if err != nil {
 		return fmt.Errorf("waiting for the Multi-Process Service in %s to stop: %w", d.folder, err)
@@ -183,8 +184,8 @@ func (d *Daemon) Close() error {
 	return os.RemoveAll(d.folder)
 }
 
-// openProcess returns a pidfd of the daemon, or nil if it has exited or not written its process ID.
-func (d *Daemon) openProcess() *os.File {
+// openPidfd returns a pidfd of the daemon, or nil if it does not find the process.
+func (d *Daemon) openPidfd() *os.File {
 	text, err := os.ReadFile(filepath.Join(d.folder, controlProgram+".pid"))
 	if err != nil {
 		return nil
