@@ -1,5 +1,5 @@
-// Package ranklist formats lists of ranks for errors and reports. A rank is the number of a process
-// in the world, which contains all processes of a job, or in a group of some of them.
+// Package ranklist formats lists of ranks for errors and reports. Each process of a job has a world
+// rank. The members of a group also have ranks in the group.
 package ranklist
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Ranks formats a list of ranks, such as "rank 3" or "ranks 0-2,5".
+// Ranks formats ranks, as in "rank 3" or "ranks 0-2,5".
 func Ranks(ranks []int) string {
 	if len(ranks) == 1 {
 		return "rank " + Spans(ranks)
@@ -18,7 +18,7 @@ func Ranks(ranks []int) string {
 	return "ranks " + Spans(ranks)
 }
 
-// Spans formats ascending numbers as spans, such as "0-2,5" for 0, 1, 2, 5.
+// Spans formats numbers, and joins consecutive ones, as in "0-2,5" for 0, 1, 2, 5.
 func Spans(numbers []int) string {
 	var b strings.Builder
 	for begin := 0; begin < len(numbers); {
@@ -43,42 +43,44 @@ func Spans(numbers []int) string {
 	return b.String()
 }
 
-// RanksOf formats world ranks with their numbers in a group. members lists the group's world ranks
-// by these numbers. Examples for the members 0, 3 and 5:
+// RanksOf formats world ranks, and adds their ranks in a group if these differ. members lists the
+// group's world ranks. Examples for the members 0, 3 and 5:
 //
 //	3, 5  "world ranks 3,5 (ranks 1-2 of the group)"
-//	0     "world rank 0", because the group has the same number
+//	0     "world rank 0", which is also rank 0 of the group
 //	3, 4  "world ranks 3-4", because rank 4 is not a member
 //
-// The result is that of Ranks if members is empty, or all members have the same number in both.
-func RanksOf(world, members []int) string {
-	if NumberedAsWorld(members) || len(world) == 0 {
-		return Ranks(world)
+// The result is that of Ranks if members is empty, or NumberedAsWorld returns true for members.
+func RanksOf(worldRanks, members []int) string {
+	if NumberedAsWorld(members) || len(worldRanks) == 0 {
+		return Ranks(worldRanks)
 	}
 
-	const notMember = -1
-	numbers := make([]int, len(world)) // in the group, or notMember
-	for i, rank := range world {
-		numbers[i] = slices.Index(members, rank)
+	text := "world " + Ranks(worldRanks)
+	groupRanks := make([]int, len(worldRanks))
+	for i, worldRank := range worldRanks {
+		groupRank := slices.Index(members, worldRank)
+		if groupRank < 0 { // not a member
+			return text
+		}
+
+		groupRanks[i] = groupRank
 	}
 
-	text := "world " + Ranks(world)
-	areEqual := slices.Equal(numbers, world)
-	hasOthers := slices.Contains(numbers, notMember)
-	if areEqual || hasOthers {
+	if slices.Equal(groupRanks, worldRanks) {
 		return text
 	}
 
-	return fmt.Sprintf("%s (%s of the group)", text, Ranks(numbers))
+	return fmt.Sprintf("%s (%s of the group)", text, Ranks(groupRanks))
 }
 
 // RanksOn adds the names of the ranks' machines to RanksOf, as in "ranks 4-6 (4-5 on node-b, 6 on
 // node-c)". machines holds the known names by world rank.
-func RanksOn(world, members []int, machines map[int]string) string {
-	text := RanksOf(world, members)
+func RanksOn(worldRanks, members []int, machines map[int]string) string {
+	text := RanksOf(worldRanks, members)
 	var machineNames []string // in the order of their first rank
 	ranksByName := map[string][]int{}
-	for _, rank := range world {
+	for _, rank := range worldRanks {
 		name, isKnown := machines[rank]
 		if !isKnown {
 			continue
@@ -96,7 +98,7 @@ func RanksOn(world, members []int, machines map[int]string) string {
 	}
 
 	firstName := machineNames[0]
-	areAllOnFirst := len(ranksByName[firstName]) == len(world)
+	areAllOnFirst := len(ranksByName[firstName]) == len(worldRanks)
 	if areAllOnFirst {
 		return text + " on " + firstName
 	}
@@ -109,7 +111,7 @@ func RanksOn(world, members []int, machines map[int]string) string {
 	return text + " (" + strings.Join(parts, ", ") + ")"
 }
 
-// NumberedAsWorld reports whether every member of a group has the same number in the world.
+// NumberedAsWorld reports whether every member's rank in the group equals its world rank.
 func NumberedAsWorld(members []int) bool {
 	for groupRank, worldRank := range members {
 		if groupRank != worldRank {
@@ -118,4 +120,13 @@ func NumberedAsWorld(members []int) bool {
 	}
 
 	return true
+}
+
+// Plural formats a number and a noun, such as "1 rank" or "2 ranks".
+func Plural[N int | int64 | uint64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+
+	return fmt.Sprintf("%d %ss", n, noun)
 }
