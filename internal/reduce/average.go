@@ -6,58 +6,71 @@ import (
 	"unsafe"
 )
 
-// A kernel, which is assembly for a range of elements, stops when the sum of an average overflows.
-// Go code then computes the mean from scaled elements: for three sources, it multiplies each
-// element by 1/4, and divides the sum of the products by 3/4.
+// Average stores the mean of the sources in every destination.
+func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
+	checkArguments(Sum, t, dsts, srcs, count)
+	if len(srcs) == 1 { // the mean is the source
+		Reduce(Sum, t, dsts, srcs, count, hint)
+		return
+	}
+
+	j := job{op: Sum, dataType: t, dsts: dsts, srcs: srcs, terms: averageTerms{t: t, srcs: srcs}}
+	j.average(count*t.Size(), hint)
+}
 
 // averageTerms describes the elements of an average, so that Go code can add them again.
 type averageTerms struct {
-	t         DataType // of srcs
-	srcs      []unsafe.Pointer
-	first     int  // index in the sources of the job's element 0
-	isTree    bool // the sums follow a binary tree
-	isRounded bool // each sum of a tree is rounded to t
+	t    DataType // of the elements
+	srcs []unsafe.Pointer
+	// first is the index in srcs of the first element of the job.
+	first     int
+	isTree    bool // whether Tree adds the elements
+	isRounded bool // Tree.IsRounded
 }
 
-// division describes how a kernel divides or multiplies a sum before it rounds the result. The
-// assembly depends on its layout.
-type division struct {
-	operand uint64 // divisor or factor, from operandBits
-	// stopOffset is the offset in bytes of the block at which the kernel has stopped, without storing
-	// any of it. A kernel that does not stop leaves stopOffset unchanged.
-	stopOffset int
-	mode       divisionMode
+// average divides each sum by the number of terms. If a sum of floats overflows, it computes the
+// mean from the terms.
+func (j *job) average(size int, hint Hint) {
+	switch j.dataType {
+	case Float32, Float64, Float16, BFloat16:
+		j.prepareFloatAverage()
+		j.run(size, hint)
+	case Int8:
+		averageIntegers[int8](j, size)
+	case Int16:
+		averageIntegers[int16](j, size)
+	case Int32:
+		averageIntegers[int32](j, size)
+	case Int64:
+		averageIntegers[int64](j, size)
+	case Uint8:
+		averageIntegers[uint8](j, size)
+	case Uint16:
+		averageIntegers[uint16](j, size)
+	case Uint32:
+		averageIntegers[uint32](j, size)
+	case Uint64:
+		averageIntegers[uint64](j, size)
+	}
 }
 
-type divisionMode uint8
-
-// The modes are flags of kernels. Flag 1 is flagStream.
-const (
-	noDivision  divisionMode = 0
-	multiplySum divisionMode = 2
-	divideSum   divisionMode = 4
-	// stopAtInfinity stops the kernel at a block with an infinite or NaN sum. It is combined with
-	// multiplySum or divideSum.
-	stopAtInfinity divisionMode = 8
-)
-
-// newDivision returns the division of an average. If the number of sources is a power of two,
+// prepareFloatAverage sets operand and averageFlags. If the number of sources is a power of two,
 // multiplication by the reciprocal is exact and faster.
-func newDivision(t DataType, terms *averageTerms) division {
-	n := len(terms.srcs)
-	operand, mode := float64(n), divideSum
+func (j *job) prepareFloatAverage() {
+	n := len(j.terms.srcs)
+	operand, flags := float64(n), flagDivide
 	isPowerOfTwo := n&(n-1) == 0
 	if isPowerOfTwo {
-		operand, mode = 1/operand, multiplySum
+		operand, flags = 1/operand, flagMultiply
 	}
 
-	// Sums of Float16 elements fit into float32, but not into Float16.
-	canOverflow := t != Float16 || terms.isRounded
-	if canOverflow {
-		mode |= stopAtInfinity
+	// A float32 holds the sum of any 64 Float16 elements.
+	cannotOverflow := j.dataType == Float16 && !j.terms.isRounded
+	if !cannotOverflow {
+		flags |= flagStopAtInfinity
 	}
 
-	return division{mode: mode, operand: operandBits(t, operand)}
+	j.operand, j.averageFlags = operandBits(j.dataType, operand), flags
 }
 
 // operandBits returns the bits of f in float64 or float32, the type that combines elements of t.
@@ -80,22 +93,20 @@ func operandOf[T float32 | float64](bits uint64) T {
 }
 
 // meanOf returns the mean of element i of the job, given its sum. If the sum is infinite or a NaN,
-// it adds the elements again, scaled down.
+// it adds scaled elements: for three sources, it divides the sum of x/4 by 3/4.
 func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 	n := T(len(terms.srcs))
-	difference := sum - sum //nolint:gocritic // It is NaN unless sum is finite.
-	isFinite := difference == 0
+	isFinite := sum-sum == 0 //nolint:gocritic // Otherwise, the difference is a NaN.
 	if isFinite {
 		return sum / n
 	}
 
-	// With a power of two of at least n, sums of scaled elements do not overflow.
-	powerOfTwo := 1 << bits.Len(uint(len(terms.srcs)-1))
-	scale := 1 / T(powerOfTwo)
+	atLeastN := 1 << bits.Len(uint(len(terms.srcs)-1)) // a power of two
+	scale := 1 / T(atLeastN)
 	return scaledSum(terms, terms.srcs, terms.first+i, scale) / (n * scale)
 }
 
-// scaledSum adds element i of all srcs, each multiplied by scale, in the order of the original sum.
+// scaledSum adds element i of all srcs, multiplied by scale, in the order of the original sum.
 func scaledSum[T float32 | float64](
 	terms *averageTerms, srcs []unsafe.Pointer, i int, scale T,
 ) T {
@@ -112,8 +123,8 @@ func scaledSum[T float32 | float64](
 
 	var sum T
 	for index, src := range srcs {
-		// The conversion prevents a fused addition, which would not round the product.
-		product := T(loadElement[T](terms.t, src, i) * scale) //nolint:unconvert // See above.
+		element := loadElement[T](terms.t, src, i)
+		product := T(element * scale) //nolint:unconvert // T prevents a fused addition.
 		if index == 0 {
 			sum = product // not 0+product, which would turn -0 into +0
 		} else {
@@ -147,16 +158,17 @@ func roundTo[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers averages the first size bytes in blocks that fit into the L1 cache. It divides
-// the sums of a block in the first destination, and copies the block to the others.
-func averageIntegers[T integer](j job, size int) {
-	const blockBytes = 4 << 10
+// averageIntegers averages the first size bytes in blocks. It sums up and divides a block in the
+// first destination, and copies the result to the others.
+func averageIntegers[T integer](j *job, size int) {
+	const blockBytes = 4 << 10 // fits into the L1 cache
 	divisor := T(len(j.terms.srcs))
 	firstDst, otherDsts := j.dsts[0], j.dsts[1:]
-	j.dsts = j.dsts[:1] // j is a copy of the caller's job
+	sumJob := *j
+	sumJob.dsts = j.dsts[:1]
 	for from := 0; from < size; from += blockBytes {
 		to := min(from+blockBytes, size)
-		j.reduceStrides(from, to, cached) // because the block is read again
+		sumJob.reduceStrides(from, to, noFlags)
 		block := unsafe.Add(firstDst, from)
 		divideIntegers(block, to-from, divisor)
 		for _, dst := range otherDsts {

@@ -10,7 +10,7 @@ import "math"
 //	bfloat16            1     8         7         127
 //	float8 (e4m3)       1     4         3         7
 //
-// A float8 is never infinite, and is a NaN if all bits except the sign are 1. Conversions round to
+// A float8 is a NaN if all bits except the sign are 1, and never infinite. Conversions round to
 // nearest even.
 
 // Bit patterns.
@@ -23,9 +23,10 @@ const (
 )
 
 const (
-	float32Bias   = 127
-	float16Bias   = 15
-	float16Excess = 13 // extra bits in the fraction of a float32
+	float32Bias    = 127
+	float16Bias    = 15
+	biasDifference = float32Bias - float16Bias
+	droppedBits    = 13 // of the fraction of a float32 that a float16 lacks
 )
 
 // Float16Value converts a float16 to float32. A signaling NaN becomes quiet.
@@ -36,46 +37,46 @@ func Float16Value(h uint16) float32 {
 	switch {
 	case exponent == 0x1F && fraction != 0: // a NaN
 		return math.Float32frombits(
-			sign | float32Infinity | float32QuietBit | fraction<<float16Excess)
+			sign | float32Infinity | float32QuietBit | fraction<<droppedBits)
 	case exponent == 0x1F:
 		return math.Float32frombits(sign | float32Infinity)
-	case exponent == 0: // zero or subnormal: a multiple of 2^-24
+	case exponent == 0: // zero or a subnormal number, a multiple of 2^-24
 		magnitude := float32(fraction) * (1.0 / (1 << 24)) // exact
 		return math.Float32frombits(sign | math.Float32bits(magnitude))
 	}
 
-	exponent += float32Bias - float16Bias
-	return math.Float32frombits(sign | exponent<<23 | fraction<<float16Excess)
+	exponent += biasDifference
+	return math.Float32frombits(sign | exponent<<23 | fraction<<droppedBits)
 }
 
-// Float16Bits rounds f to float16. Large numbers become infinite, and NaNs quiet.
+// Float16Bits rounds f to float16. Large numbers become infinite. NaNs become quiet.
 func Float16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)
 	sign := uint16(bits >> 16 & 0x8000)
 	magnitude := bits & 0x7FFFFFFF
 	switch {
 	case magnitude > float32Infinity: // a NaN
-		return sign | float16Infinity | float16QuietBit | uint16(magnitude>>float16Excess&0x3FF)
+		return sign | float16Infinity | float16QuietBit | uint16(magnitude>>droppedBits&0x3FF)
 	case magnitude >= (float32Bias+16)<<23: // 2^16 and above, including infinity
 		return sign | float16Infinity
 	case magnitude < (float32Bias-14)<<23: // below 2^-14, the smallest normal number
-		// Subnormal float16s are multiples of 2^-24, the spacing of float32s from 0.5 to 1. Adding 0.5
-		// rounds to such a multiple, and counts it in the low bits.
+		// Subnormal float16s and the float32s from 0.5 to 1 are multiples of 2^-24, so adding 0.5 rounds
+		// correctly.
 		sum := math.Float32frombits(magnitude) + 0.5
 		return sign | uint16(math.Float32bits(sum)-math.Float32bits(0.5))
 	}
 
 	// Adding 0xFFF and the lowest kept bit before dropping 13 bits rounds to nearest even. A carry
-	// into the exponent is correct, even to infinity.
-	rebiased := magnitude - (float32Bias-float16Bias)<<23
-	lowestKept := rebiased >> float16Excess & 1
-	return sign | uint16((rebiased+0xFFF+lowestKept)>>float16Excess)
+	// increments the exponent, which is correct even for infinity.
+	rebiased := magnitude - biasDifference<<23
+	lowestKept := (rebiased >> droppedBits) & 1
+	return sign | uint16((rebiased+0xFFF+lowestKept)>>droppedBits)
 }
 
 // BFloat16Value converts a bfloat16 to float32. A signaling NaN stays signaling.
 func BFloat16Value(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// BFloat16Bits rounds f to bfloat16. Large numbers become infinite, and NaNs quiet.
+// BFloat16Bits rounds f to bfloat16. Large numbers become infinite. NaNs become quiet.
 func BFloat16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)
 	isNaN := bits&0x7FFFFFFF > float32Infinity
@@ -94,7 +95,7 @@ func Float8Bits(f float32) uint8 {
 		largestFloat8  = 0x43e00000 // 448 as a float32
 		smallestNormal = 0x3c800000 // 2^-6 as a float32
 		unitsPerOne    = 512        // subnormal numbers are multiples of 1/512
-		biasDifference = 120 << 3   // 127-7, above 3 bits of fraction
+		rebias         = (float32Bias - 7) << 3
 	)
 	bits := math.Float32bits(f)
 	sign := uint8(bits >> 24 & 0x80)
@@ -102,15 +103,15 @@ func Float8Bits(f float32) uint8 {
 	switch {
 	case f != f: // a NaN
 		return 0x7F
-	case magnitude >= largestFloat8:
+	case magnitude >= largestFloat8: // including infinity
 		return sign | 0x7E
-	case magnitude < smallestNormal: // subnormal
+	case magnitude < smallestNormal:
 		units := math.RoundToEven(math.Abs(float64(f)) * unitsPerOne)
-		return sign | uint8(units) // a carry to 8 gives the smallest normal number
+		return sign | uint8(units) // 8 is the smallest normal number.
 	}
 
 	// Round as in Float16Bits.
 	lowestKept := magnitude >> 20 & 1
 	rounded := (magnitude + 0x7FFFF + lowestKept) >> 20
-	return sign | uint8(rounded-biasDifference)
+	return sign | uint8(rounded-rebias)
 }

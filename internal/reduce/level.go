@@ -2,12 +2,25 @@ package reduce
 
 import "unsafe"
 
-// With AVX2, a kernel (assembly) reduces whole vectors of 32 bytes. The tail of a range is copied
-// to vectors that are padded with zeros, which the kernel also reduces. With AVX-512, the kernel
-// handles tails. Without both, portable Go code reduces everything.
-//
-// In an average, a kernel stops at a block with an infinite or NaN sum. Portable code reduces
-// stoppedBytes from there, and then the kernel continues.
+// kernelFlags selects variants of a kernel. The assembly depends on the values.
+type kernelFlags uint64
+
+const (
+	flagStream   kernelFlags = 1 << iota // stores bypass the caches
+	flagMultiply                         // multiplies the result by division.operand
+	flagDivide                           // divides the result by division.operand
+	// flagStopAtInfinity stops the kernel before it stores a block with an infinite or NaN sum.
+	flagStopAtInfinity
+	noFlags kernelFlags = 0
+)
+
+// division is an argument of kernels. The assembly depends on its layout.
+type division struct {
+	operand uint64 // from operandBits; also the factor of opScaledSum
+	// stopOffset is the offset of the block at which the kernel has stopped. It is unchanged if the
+	// kernel does not stop.
+	stopOffset int
+}
 
 type instructionLevel uint8
 
@@ -17,10 +30,14 @@ const (
 	levelAVX512                    // AVX-512 F, BW, VL and DQ, and BMI2
 )
 
+const (
+	vectorBytes  = 32               // of AVX2
+	stoppedBytes = 16 * vectorBytes // that portable code reduces after a kernel has stopped
+)
+
 // reduceRange reduces the bytes [from, to) with the code of activeLevel, the best for this
-// processor. If stream is set, stores bypass the caches, and the range must consist of whole cache
-// lines.
-func (j *job) reduceRange(from, to int, stream bool) {
+// processor. With flagStream, the range must consist of whole cache lines.
+func (j *job) reduceRange(from, to int, flags kernelFlags) {
 	if activeLevel == levelPortable {
 		portableExact(j, from, to)
 		return
@@ -32,49 +49,32 @@ func (j *job) reduceRange(from, to int, stream bool) {
 		wholeEnd = from + wholeBytes
 	}
 
-	begin := from
-	for begin < wholeEnd {
-		begin = j.runKernel(begin, wholeEnd, stream)
-		hasStopped := begin < wholeEnd
-		if hasStopped {
+	for begin := from; begin < wholeEnd; {
+		begin = j.runKernel(begin, wholeEnd, flags)
+		if begin < wholeEnd { // The kernel has stopped.
 			end := min(begin+stoppedBytes, wholeEnd)
 			portableExact(j, begin, end)
 			begin = end
 		}
 	}
 
-	hasTail := wholeEnd < to
-	if hasTail {
+	if wholeEnd < to {
 		j.reduceTail(wholeEnd, to)
 	}
 }
 
-// stoppedBytes is a multiple of vectorBytes and of every element size.
-const stoppedBytes = 512
-
-const vectorBytes = 32 // of AVX2
-
-// flagStream makes a kernel bypass the caches. The flags from 2 on are those of divisionMode.
-const flagStream = 1
-
 // runKernel runs a kernel, and returns the offset at which it has stopped or finished.
-func (j *job) runKernel(from, to int, stream bool) (end int) {
-	j.division.stopOffset = to // the kernel changes it if it stops
-	flags := uint64(j.division.mode)
-	if stream {
-		flags |= flagStream
-	}
-
+func (j *job) runKernel(from, to int, flags kernelFlags) (end int) {
+	last := division{operand: j.operand, stopOffset: to}
+	kernel, allFlags := kernelIndex(j.op, j.dataType), uint64(flags|j.averageFlags)
 	dsts, srcs := unsafe.SliceData(j.dsts), unsafe.SliceData(j.srcs)
 	if activeLevel == levelAVX512 {
-		reduceAVX512(kernelIndex(j.op, j.dataType), dsts, len(j.dsts), srcs, len(j.srcs), from, to,
-			flags, &j.division)
+		reduceAVX512(kernel, dsts, len(j.dsts), srcs, len(j.srcs), from, to, allFlags, &last)
 	} else {
-		reduceAVX2(kernelIndex(j.op, j.dataType), dsts, len(j.dsts), srcs, len(j.srcs), from, to,
-			flags, &j.division)
+		reduceAVX2(kernel, dsts, len(j.dsts), srcs, len(j.srcs), from, to, allFlags, &last)
 	}
 
-	return j.division.stopOffset
+	return last.stopOffset
 }
 
 // kernelIndex returns an index in the tables of the assembly.
@@ -82,8 +82,8 @@ func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint3
 
 type vector [vectorBytes]byte
 
-// smallSourceCount is the largest number of sources for which reduceTail uses a smaller buffer,
-// which is faster to clear.
+// smallSourceCount is the largest number of sources for the smaller buffer of reduceTail. A small
+// buffer is faster to clear.
 const smallSourceCount = 8
 
 // reduceTail reduces the bytes [from, to), less than a vector, with the AVX2 kernel.
@@ -95,26 +95,25 @@ func (j *job) reduceTail(from, to int) {
 	}
 }
 
-// reducePadded is reduceTail with array types for the number of sources.
+// reducePadded copies the sources to vectors that are padded with zeros, and reduces the vectors.
 func reducePadded[
 	Buffer [smallSourceCount]vector | [MaxSources]vector,
 	Sources [smallSourceCount]unsafe.Pointer | [MaxSources]unsafe.Pointer,
 ](j *job, from, to int) {
-	var buffer Buffer // zero, so the vectors are padded
+	var buffer Buffer
 	var srcs Sources
 	for i, src := range j.srcs {
 		copy(buffer[i][:], elements[byte](src, from, to))
 		srcs[i] = unsafe.Pointer(&buffer[i])
 	}
 
-	// The kernel overwrites the first source with the result.
-	result := &buffer[0]
+	result := &buffer[0] // overwrites the first source
 	kernelDst := unsafe.Pointer(result)
 	const begin, end = 0, vectorBytes
-	tailDivision := division{operand: j.division.operand, stopOffset: end}
+	last := division{operand: j.operand, stopOffset: end}
 	reduceAVX2(kernelIndex(j.op, j.dataType), &kernelDst, 1, &srcs[0], len(j.srcs), begin, end,
-		uint64(j.division.mode), &tailDivision)
-	hasStopped := tailDivision.stopOffset < end
+		uint64(j.averageFlags), &last)
+	hasStopped := last.stopOffset < end
 	if hasStopped {
 		portableExact(j, from, to)
 		return

@@ -5,11 +5,9 @@ import (
 	"unsafe"
 )
 
-// Portable code reduces elements in batches. It copies a batch of the first source to a buffer,
-// acc, combines acc with the batches of the other sources, and copies acc to all destinations. It
-// writes destinations last, because they can also be sources.
-
-const batchLength = 64 // elements
+// batchLength is the number of elements in acc, the buffer for the combined sources. Code below
+// writes the destinations last, because they can also be sources.
+const batchLength = 64
 
 // portable reduces the bytes [from, to), which must be multiples of the element size.
 func portable(j *job, from, to int) {
@@ -22,14 +20,14 @@ func portable(j *job, from, to int) {
 		reduceHalves(j, from, to)
 	case Int8:
 		reduceIntegers[int8](j, from, to)
-	case Uint8:
-		reduceIntegers[uint8](j, from, to)
+	case Int16:
+		reduceIntegers[int16](j, from, to)
 	case Int32:
 		reduceIntegers[int32](j, from, to)
 	case Int64:
 		reduceIntegers[int64](j, from, to)
-	case Int16:
-		reduceIntegers[int16](j, from, to)
+	case Uint8:
+		reduceIntegers[uint8](j, from, to)
 	case Uint16:
 		reduceIntegers[uint16](j, from, to)
 	case Uint32:
@@ -41,8 +39,8 @@ func portable(j *job, from, to int) {
 	}
 }
 
-// canonicalNaN32 and canonicalNaN64 replace all NaNs in results. Rounded to 16 bits, canonicalNaN32
-// gives the canonical NaN of each 16-bit type.
+// canonicalNaN32 and canonicalNaN64 replace all NaNs in results, before a result in 16 bits is
+// rounded.
 var (
 	canonicalNaN32 = math.Float32frombits(0x7FFFFFFF)
 	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -54,12 +52,11 @@ type integer interface {
 
 // elements returns the bytes [from, to) at p as elements.
 func elements[T any](p unsafe.Pointer, from, to int) []T {
-	var zero T
-	if from == to {
-		// At the end of a Go slice, p+from would be an invalid pointer.
+	if from == to { // p+from may be an invalid pointer.
 		return nil
 	}
 
+	var zero T
 	first := (*T)(unsafe.Add(p, from))
 	count := (to - from) / int(unsafe.Sizeof(zero))
 	return unsafe.Slice(first, count)
@@ -83,7 +80,7 @@ func reduceIntegers[T integer](j *job, from, to int) {
 	}
 }
 
-// combine combines acc, the left operand, with src.
+// combine stores acc[i] op src[i] in acc[i].
 func combine[T Number](op Op, acc, src []T) {
 	src = src[:len(acc)] // eliminates bounds checks
 	if op == Sum {       // fast path without the switch in Combine
@@ -99,16 +96,16 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
-// combineFloats is combine for floats. A scaled sum first multiplies src by the factor.
+// combineFloats is combine for floats. In a scaled sum, it adds src multiplied by the factor.
 func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	if j.op != opScaledSum {
 		combine(j.op, acc, src)
 		return
 	}
 
-	factor := operandOf[T](j.division.operand)
+	factor := operandOf[T](j.operand)
 	for i, x := range src[:len(acc)] {
-		acc[i] += T(x * factor) //nolint:unconvert // The conversion prevents a fused addition.
+		acc[i] += T(x * factor) //nolint:unconvert // T prevents a fused addition.
 	}
 }
 
@@ -118,17 +115,18 @@ func scaleElements[T float32 | float64](j *job, acc []T) {
 		return
 	}
 
-	factor := operandOf[T](j.division.operand)
+	factor := operandOf[T](j.operand)
 	for i := range acc {
 		acc[i] *= factor
 	}
 }
 
-// finishElements divides acc in an average, and replaces NaNs. first is the index of acc[0] in the
-// sources.
+// finishElements turns sums into means if j is an average, and replaces NaNs. first is the index of
+// acc[0] in the job.
 func finishElements[T float32 | float64](j *job, acc []T, first int, canonicalNaN T) {
+	isAverage := j.averageFlags != noFlags
 	for i, result := range acc {
-		if j.division.mode != noDivision {
+		if isAverage {
 			result = meanOf(&j.terms, result, first+i)
 		}
 
@@ -165,23 +163,23 @@ func reduceFloats[T float32 | float64](j *job, from, to int, canonicalNaN T) {
 func reduceHalves(j *job, from, to int) {
 	const elementBytes = 2
 	const batchBytes = elementBytes * batchLength
-	var accBuffer, nextBuffer [batchLength]float32 // nextBuffer holds another source
-	var outBuffer [batchLength]uint16              // rounded result
+	var accBuffer, srcBuffer [batchLength]float32
+	var roundedBuffer [batchLength]uint16
 	for begin := from; begin < to; begin += batchBytes {
 		end := min(begin+batchBytes, to)
 		count := (end - begin) / elementBytes
-		acc, next, out := accBuffer[:count], nextBuffer[:count], outBuffer[:count]
+		acc, converted, rounded := accBuffer[:count], srcBuffer[:count], roundedBuffer[:count]
 		toFloat32(j.dataType, acc, elements[uint16](j.srcs[0], begin, end))
 		scaleElements(j, acc)
 		for _, src := range j.srcs[1:] {
-			toFloat32(j.dataType, next, elements[uint16](src, begin, end))
-			combineFloats(j, acc, next)
+			toFloat32(j.dataType, converted, elements[uint16](src, begin, end))
+			combineFloats(j, acc, converted)
 		}
 
 		finishElements(j, acc, begin/elementBytes, canonicalNaN32)
-		to16Bits(j.dataType, out, acc)
+		to16Bits(j.dataType, rounded, acc)
 		for _, dst := range j.dsts {
-			copy(elements[uint16](dst, begin, end), out)
+			copy(elements[uint16](dst, begin, end), rounded)
 		}
 	}
 }

@@ -2,18 +2,15 @@ package reduce
 
 import "unsafe"
 
-// A reduction combines sources element by element, and stores the result in every destination. It
-// runs in strides, between which the Go runtime can preempt the goroutine. A kernel, which is
-// assembly with vector instructions, or portable Go code reduces each stride.
-
 // The limits of one call.
 const (
 	MaxSources      = 64
 	MaxDestinations = 64
 )
 
-// strideBytes is the maximum size of a stride. A kernel takes tens of microseconds for two sources,
-// and milliseconds for 64 sources outside the cache.
+// strideBytes is the maximum number of bytes that a kernel (assembly) reduces in one call. The Go
+// runtime cannot preempt a kernel, which takes tens of microseconds for two sources, and
+// milliseconds for 64 sources outside the cache.
 const strideBytes = 256 << 10
 
 const lineBytes = 64 // size of a cache line
@@ -33,17 +30,16 @@ type Hint struct {
 func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	checkArguments(op, t, dsts, srcs, count)
 	size := count * t.Size()
-	fitsOneKernel := len(srcs) > 1 && size <= strideBytes
-	isFast := activeLevel == levelAVX512 && fitsOneKernel && !hint.Stream
-	if !isFast {
-		reduceAny(op, t, dsts, srcs, size, hint)
+	isSmall := len(srcs) > 1 && size <= strideBytes && !hint.Stream
+	if isSmall && activeLevel == levelAVX512 {
+		// Creating a job would take longer than reducing a few hundred bytes.
+		const from = 0
+		reduceAVX512(kernelIndex(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
+			len(srcs), from, size, uint64(noFlags), nil)
 		return
 	}
 
-	// Creating a job would take longer than reducing a few hundred bytes.
-	const from, noFlags = 0, 0
-	reduceAVX512(kernelIndex(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
-		len(srcs), from, size, noFlags, nil)
+	reduceAny(op, t, dsts, srcs, size, hint)
 }
 
 func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
@@ -60,7 +56,7 @@ func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// reduceAny is Reduce without the fast path. size is in bytes. Inlining would enlarge the stack
+// reduceAny is Reduce without the fast path. size is in bytes. Inlining it would enlarge the stack
 // frame of Reduce.
 //
 //go:noinline
@@ -88,81 +84,37 @@ func ScaledSum(
 	}
 
 	j := job{op: opScaledSum, dataType: t, dsts: dsts, srcs: srcs}
-	j.division.operand = operandBits(t, factor)
+	j.operand = operandBits(t, factor)
 	j.run(count*t.Size(), hint)
 }
 
-// Average stores the mean of the sources in every destination.
-func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
-	checkArguments(Sum, t, dsts, srcs, count)
-	if len(srcs) == 1 { // the mean is the source
-		Reduce(Sum, t, dsts, srcs, count, hint)
-		return
-	}
-
-	j := job{op: Sum, dataType: t, dsts: dsts, srcs: srcs, terms: averageTerms{t: t, srcs: srcs}}
-	j.average(count*t.Size(), hint)
-}
-
-// job is a reduction that runs in strides. Positions are byte offsets from its pointers.
+// job is a reduction. Its methods identify ranges of elements by byte offsets in the sources.
 type job struct {
 	op       Op
 	dataType DataType
 	dsts     []unsafe.Pointer
 	srcs     []unsafe.Pointer
-	division division     // of an average; operand is also the factor of opScaledSum
-	terms    averageTerms // of an average
+	// operand is the factor of opScaledSum, or the operand of averageFlags, from operandBits.
+	operand      uint64
+	averageFlags kernelFlags  // noFlags unless the job is an average of floats
+	terms        averageTerms // of an average
 }
 
-// average divides each sum by the number of terms. If a sum of floats overflows, it computes the
-// mean from the terms.
-func (j *job) average(size int, hint Hint) {
-	switch j.dataType {
-	case Float32, Float64, Float16, BFloat16:
-		j.division = newDivision(j.dataType, &j.terms)
-		j.run(size, hint)
-	case Int8:
-		averageIntegers[int8](*j, size)
-	case Uint8:
-		averageIntegers[uint8](*j, size)
-	case Int32:
-		averageIntegers[int32](*j, size)
-	case Int64:
-		averageIntegers[int64](*j, size)
-	case Int16:
-		averageIntegers[int16](*j, size)
-	case Uint16:
-		averageIntegers[uint16](*j, size)
-	case Uint32:
-		averageIntegers[uint32](*j, size)
-	case Uint64:
-		averageIntegers[uint64](*j, size)
-	}
-}
-
-// Values of parameters named stream.
-const (
-	cached   = false
-	streamed = true
-)
-
-// run runs the job for the first size bytes.
-//
-// With Hint.Stream, stores to whole cache lines bypass the caches. If the first whole line begins
-// at byte 16 and size is 1000, these are the bytes [16, 976).
+// run reduces the first size bytes. With Hint.Stream, stores to whole cache lines bypass the
+// caches.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
-		j.reduceStrides(0, size, cached)
+		j.reduceStrides(0, size, noFlags)
 		return
 	}
 
 	streamBegin := int(-uintptr(j.dsts[0]) % lineBytes) // offset of the first whole line
 	streamBytes := (size - streamBegin) &^ (lineBytes - 1)
 	streamEnd := streamBegin + streamBytes
-	j.reduceStrides(0, streamBegin, cached)
-	j.reduceStrides(streamBegin, streamEnd, streamed)
-	fence() // other processors must see these stores before later ones
-	j.reduceStrides(streamEnd, size, cached)
+	j.reduceStrides(0, streamBegin, noFlags)
+	j.reduceStrides(streamBegin, streamEnd, flagStream)
+	fence() // orders the streamed stores before later stores
+	j.reduceStrides(streamEnd, size, noFlags)
 }
 
 // canStream reports whether all destinations contain a whole cache line, and their addresses modulo
@@ -180,11 +132,11 @@ func (j *job) canStream(size int) bool {
 	return size >= 2*lineBytes && isAligned
 }
 
-// reduceStrides reduces the bytes [from, to). If stream is set, from and to must be boundaries of
-// the destinations' cache lines.
-func (j *job) reduceStrides(from, to int, stream bool) {
+// reduceStrides reduces the bytes [from, to). flags is noFlags or flagStream. With flagStream, from
+// and to must be boundaries of the destinations' cache lines.
+func (j *job) reduceStrides(from, to int, flags kernelFlags) {
 	for begin := from; begin < to; begin += strideBytes {
 		end := min(begin+strideBytes, to)
-		j.reduceRange(begin, end, stream)
+		j.reduceRange(begin, end, flags)
 	}
 }

@@ -3,32 +3,31 @@ package reduce
 import "unsafe"
 
 // Tree describes a reduction in the order of a binary tree: (a + b) + (c + d) for the sources a, b,
-// c and d, whereas the function Reduce computes ((a + b) + c) + d. Floats can be rounded
-// differently. For integers, Min and Max, the results are equal, and the functions Reduce and
-// Average are faster.
+// c and d, whereas the function Reduce computes ((a + b) + c) + d. Only sums and products of floats
+// can differ. For other results, the functions Reduce and Average are faster.
 //
-// By default, intermediate results such as a + b are float32 if the elements are 16-bit floats.
+// Intermediate results of 16-bit floats, such as a + b, are float32 unless IsRounded is set.
 type Tree struct {
 	Op        Op
 	DataType  DataType
 	IsRounded bool // whether intermediate results are rounded to DataType
-	// IsScaled multiplies every element by Factor, as in ScaledSum. IsRounded rounds the products,
-	// too. Op must be Sum.
+	// IsScaled multiplies every element by Factor, as in ScaledSum. The products are intermediate
+	// results. Op must be Sum.
 	IsScaled bool
 	Factor   float64
 	// IsAverage divides the result by the number of sources. Op must be Sum.
 	IsAverage bool
 }
 
-// treeBlock is the number of bytes per source in an intermediate result, which stays in the L1
-// cache.
+// treeBlock is the number of bytes of each source that are reduced before the next block, so that
+// intermediate results stay in the L1 cache.
 const treeBlock = 2 << 10
 
-// treeBuffer holds an intermediate result, in float32 up to twice as long as its sources.
+// treeBuffer holds an intermediate result. float32s need twice the bytes of 16-bit floats.
 type treeBuffer [2 * treeBlock]byte
 
-// Reduce stores the result in every destination. The number of sources must be a power of two.
-// Other preconditions are those of the function Reduce.
+// Reduce stores the result in every destination. The number of sources must be a power of two. Like
+// the function Reduce, it panics if an argument is invalid.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	checkArguments(tr.Op, tr.DataType, dsts, srcs, count)
 	isPowerOfTwo := len(srcs)&(len(srcs)-1) == 0
@@ -57,7 +56,7 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// reduceSingle is Reduce for one source, whose average needs no division.
+// reduceSingle is Reduce for one source, which is its own average.
 func (tr *Tree) reduceSingle(dsts, srcs []unsafe.Pointer, count int) {
 	if tr.IsScaled {
 		ScaledSum(tr.DataType, dsts, srcs, count, tr.Factor, Hint{})
@@ -70,8 +69,8 @@ func (tr *Tree) usesFloat32() bool {
 	return (tr.DataType == Float16 || tr.DataType == BFloat16) && !tr.IsRounded
 }
 
-// accumulatorType returns the type of intermediate results, and their length for sourceBytes bytes
-// of a source.
+// accumulatorType returns the type of intermediate results, and the size of those for sourceBytes
+// bytes of a source.
 func (tr *Tree) accumulatorType(sourceBytes int) (t DataType, accBytes int) {
 	if tr.usesFloat32() {
 		return Float32, 2 * sourceBytes
@@ -80,7 +79,7 @@ func (tr *Tree) accumulatorType(sourceBytes int) (t DataType, accBytes int) {
 	return tr.DataType, sourceBytes
 }
 
-// combineSources combines the bytes [from, to) of each half of the sources, and then both results.
+// combineSources stores the combined bytes [from, to) of the sources in acc.
 func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	if len(srcs) == 1 {
 		tr.loadSource(acc, unsafe.Add(srcs[0], from), to-from)
@@ -93,34 +92,31 @@ func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, 
 	tr.combineSources(acc, srcs[:half], from, to)
 	tr.combineSources(right, srcs[half:], from, to)
 	t, accBytes := tr.accumulatorType(to - from)
-	dsts, pair := [1]unsafe.Pointer{acc}, [2]unsafe.Pointer{acc, right} // acc has the left result
-	Reduce(tr.Op, t, dsts[:], pair[:], accBytes/t.Size(), Hint{})
+	dsts, halves := [1]unsafe.Pointer{acc}, [2]unsafe.Pointer{acc, right}
+	Reduce(tr.Op, t, dsts[:], halves[:], accBytes/t.Size(), Hint{})
 }
 
 // loadSource converts and scales size bytes of src, and stores them in acc.
 func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 	t, accBytes := tr.accumulatorType(size)
-	converted := src
 	if tr.usesFloat32() {
 		toFloat32(tr.DataType, elements[float32](acc, 0, accBytes), elements[uint16](src, 0, size))
-		converted = acc
+		src = acc
 	}
 
 	if tr.IsScaled {
-		dsts, srcs := [1]unsafe.Pointer{acc}, [1]unsafe.Pointer{converted}
+		dsts, srcs := [1]unsafe.Pointer{acc}, [1]unsafe.Pointer{src}
 		ScaledSum(t, dsts[:], srcs[:], accBytes/t.Size(), tr.Factor, Hint{})
-	} else if converted != acc {
-		Copy(acc, converted, accBytes, Hint{})
+	} else {
+		Copy(acc, src, accBytes, Hint{})
 	}
 }
 
-// finishBlock turns acc, the combined bytes [from, to) of srcs, into the result: it divides if
-// IsAverage is set, and converts the elements to DataType.
+// finishBlock turns acc, the result of combineSources, into an average if IsAverage is set, and
+// rounds it to DataType.
 func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, accBytes := tr.accumulatorType(to - from)
 	if tr.IsAverage {
-		// The job has one source, acc, but its terms are the original sources, from which it computes
-		// means if sums have overflowed.
 		terms := averageTerms{
 			t: tr.DataType, srcs: srcs, first: from / tr.DataType.Size(), isTree: true,
 			isRounded: tr.IsRounded,
@@ -131,8 +127,7 @@ func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to 
 	}
 
 	if tr.usesFloat32() {
-		// The conversion can be in place, because it goes from first to last. A 16-bit element overwrites
-		// only float32s that were read before.
+		// In this order, each 16-bit element overwrites only float32s that were read before.
 		sums, rounded := elements[float32](acc, 0, accBytes), elements[uint16](acc, 0, to-from)
 		to16Bits(tr.DataType, rounded, sums)
 	}

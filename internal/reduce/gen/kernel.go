@@ -7,13 +7,6 @@ import (
 	"strings"
 )
 
-// kernel is a function in assembly that reduces the elements of one type with one operation. The
-// package comment in main.go describes its shape and its registers.
-type kernel struct {
-	operation operation
-	element   element
-}
-
 // accumulators is the number of vector registers that hold a block.
 const accumulators = 8
 
@@ -384,7 +377,7 @@ func (s *stage) prefetch(address string) {
 	}
 }
 
-// Flags in BX, as in package reduce: flagStream and the values of divisionMode.
+// Flags in BX: kernelFlags of package reduce.
 const (
 	streamFlag         = "$1"
 	multiplyOrDivide   = "$6" // one of two flags

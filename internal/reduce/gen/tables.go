@@ -2,33 +2,39 @@ package main
 
 import "strings"
 
-// A kernel combines elements of one type with one operation. It holds them in accumulators, vector
-// registers that are divided into lanes of one element. The name of an instruction for lanes has
-// two or three parts:
+// A kernel combines vectors of one element type with one operation. The names of its instructions
+// consist of a prefix for the operation, a letter for the sign of some integers, and a suffix for
+// the type:
 //
-//	VPMIN + S + W     minimum of int16: S for signed integers, W for lanes of 16 bits
-//	VPMULL + D        product of int32: D for lanes of 32 bits
-//	VADD + PS         sum of float32: PS for lanes of 32-bit floats
-//	VPAND + D         bitwise and: D for any integers with AVX-512, and nothing with AVX2
-//
-// A unit is a vector in memory. A unit of 16-bit floats needs two accumulators, which hold float32.
+//	VPMIN + S + W  minimum of int16
+//	VPMULL + D     product of int32
+//	VADD + PS      sum of float32
+//	VPAND + D      bitwise and of integers with AVX-512
+//	VPAND          bitwise and of integers with AVX2
 
 type element struct {
 	name       string
-	laneSuffix string // of instructions on accumulators
+	laneSuffix string // of instructions
 	size       int    // in memory, in bytes
 	isFloat    bool
-	is16Bit    bool // a 16-bit float
+	is16Bit    bool // a 16-bit float, combined as float32
 }
 
 type operation struct {
 	name string
-	// integers and floats begin names of instructions. combineLanes has other code for elements
-	// without an instruction.
+	// integers and floats are prefixes of instructions. instructionSet.combine uses other code for
+	// elements without an instruction.
 	integers, floats string
 	isBitwise        bool
 	isScaled         bool // multiplies each source by a factor
-	dependsOnSign    bool // signed and unsigned integers have different instructions
+	dependsOnSign    bool // has different instructions for signed and unsigned integers
+}
+
+// kernel is a function in assembly that reduces the elements of one type with one operation. The
+// package comment in main.go describes its shape and its registers.
+type kernel struct {
+	operation operation
+	element   element
 }
 
 // The order is that of the constants in package reduce.
@@ -63,15 +69,18 @@ func (e element) isUnsigned() bool { return strings.HasPrefix(e.name, "Uint") }
 
 // exists reports whether the operation is defined for the element.
 func (k kernel) exists() bool {
-	if k.operation.isBitwise {
+	switch {
+	case k.operation.isBitwise:
 		return !k.element.isFloat
+	case k.operation.isScaled:
+		return k.element.isFloat
+	default:
+		return true
 	}
-
-	return k.element.isFloat || !k.operation.isScaled
 }
 
-// instruction returns the instruction that combines two vectors. bitwiseSuffix ends the name if the
-// operation is bitwise.
+// instruction returns the instruction that combines two vectors. bitwiseSuffix is the suffix of
+// bitwise instructions.
 func (k kernel) instruction(bitwiseSuffix string) string {
 	name := k.operation.integers
 	if k.element.isFloat {
@@ -100,8 +109,8 @@ func (k kernel) signSuffix() string {
 	}
 }
 
-// symbol returns the assembler's name of the kernel. Kernels that compute the same bits share a
-// name, such as the sums of int32 and uint32, or the bitwise operations of all integers.
+// symbol returns the kernel's name in the assembly. Kernels that compute the same bits share one,
+// such as the sums of int32 and uint32, or the bitwise operations on all integers.
 func (k kernel) symbol(set instructionSet) string {
 	name := k.element.name
 	switch {
@@ -114,7 +123,7 @@ func (k kernel) symbol(set instructionSet) string {
 	return strings.ToLower(k.operation.name) + name + set.setName() + "<>(SB)"
 }
 
-// units returns the number of units that fit into all accumulators.
+// units returns the number of units (vectors in memory) in a block, which fills the accumulators.
 func (k kernel) units() int {
 	if k.element.is16Bit {
 		return accumulators / 2
@@ -123,6 +132,7 @@ func (k kernel) units() int {
 	return accumulators
 }
 
+// registers returns the number of accumulators for a number of units.
 func (k kernel) registers(units int) int {
 	if k.element.is16Bit {
 		return 2 * units
@@ -131,14 +141,13 @@ func (k kernel) registers(units int) int {
 	return units
 }
 
-// canonicalNaN returns the bits for every NaN in an accumulator.
+// canonicalNaN returns the bits that replace every NaN in an accumulator.
 func (k kernel) canonicalNaN() uint64 {
 	switch k.element.name {
 	case "Float64":
 		return 0x7FFFFFFFFFFFFFFF
 	case "BFloat16":
-		// Rounding off zeros does not change the upper 16 bits.
-		return 0x7FFF0000
+		return 0x7FFF0000 // rounds to 0x7FFF
 	default: // Float32 and Float16
 		return 0x7FFFFFFF
 	}
