@@ -3,7 +3,6 @@ package controltest
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,9 +11,9 @@ import (
 	"symmem/internal/control"
 )
 
-// A plane connects a rank to the other ranks of a group. Submit announces a collective to them, and
-// Await waits for its GPU work. These tests use no GPU: Wait.Done decides when the work completes.
-// The Done of an unfinishedWait always returns false.
+// Submit announces a collective to the peers, the other ranks, and returns its ticket. Await then
+// waits until Wait.Done returns true. If a peer fails, PeerFailed becomes true, but this rank's
+// plane stays open until a wait returns the fault.
 
 var awaitRequirements = []requirement{
 	{"Await returns immediately if the work has completed", testAwaitCompletedWork},
@@ -31,21 +30,20 @@ func testAwaitCompletedWork(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	canceledCtx, cancel := context.WithCancel(g.ctx)
 	cancel()
-	completed := unfinishedWait(g.planes[0].Submit())
-	completed.Done = func() bool { return true }
-	must(t, g.planes[0].Await(canceledCtx, completed))
+	completedWork := newWait(g.planes[0].Submit(), func() bool { return true })
+	must(t, g.planes[0].Await(canceledCtx, completedWork))
 }
 
 func testCompletionEndsAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		const manyPolls = 5000 // enough for Await to begin sleeping between polls
-		for _, pollsLeft := range []int{1, 100, manyPolls} {
-			wait := unfinishedWait(p.Submit())
-			wait.Done = func() bool {
-				pollsLeft--
-				return pollsLeft <= 0
-			}
+		for _, wantPolls := range []int{1, 100, manyPolls} {
+			polls := 0
+			wait := newWait(p.Submit(), func() bool {
+				polls++
+				return polls >= wantPolls
+			})
 			if err := p.Await(g.ctx, wait); err != nil {
 				return err
 			}
@@ -62,13 +60,12 @@ func testCanceledAwait(t *testing.T, join Join) {
 	cancel(cause)
 	expiredCtx, cancelExpired := context.WithDeadline(g.ctx, time.Now())
 	defer cancelExpired()
-	p := g.planes[0]
-	wait := unfinishedWait(p.Submit())
+	p, peer := g.planes[0], g.planes[1]
+	wait := newEndlessWait(p.Submit())
 	checkError(t, "the canceled wait", p.Await(canceledCtx, wait), cause)
 	err := p.Await(expiredCtx, wait)
 	checkError(t, "a wait whose deadline has passed", err, context.DeadlineExceeded)
-	// The planes still exchange payloads.
-	g.planes[1].Submit()
+	peer.Submit()
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		const round = 1
 		payloadSizes := []int{3, 4} // by group rank
@@ -81,9 +78,9 @@ func testLongWork(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		const workDuration = 3 * shortTimeout
-		wait := unfinishedWait(p.Submit())
+		ticket := p.Submit()
 		begin := time.Now()
-		wait.Done = func() bool { return time.Since(begin) > workDuration }
+		wait := newWait(ticket, func() bool { return time.Since(begin) > workDuration })
 		if err := p.Await(g.ctx, wait); err != nil {
 			return err
 		}
@@ -92,75 +89,59 @@ func testLongWork(t *testing.T, join Join) {
 	})
 }
 
-// noTicket is the ticket of work that needs no other rank.
-const noTicket = 0
-
-// waitForPeerFailure waits until a rank notices that another rank has failed.
-func waitForPeerFailure(p control.Plane) {
-	for !p.PeerFailed() {
-		runtime.Gosched()
-	}
-}
-
 func testWorkWithoutPeers(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
+	p := g.planes[0]
 	isDone := atomic.Bool{}
-	workWithoutPeers := unfinishedWait(noTicket)
-	workWithoutPeers.Done = isDone.Load
 	result := make(chan error, 1)
-	go func() { result <- g.planes[0].Await(g.ctx, workWithoutPeers) }()
-	g.planes[1].Abort(nil)
-	waitForPeerFailure(g.planes[0])
-	if ticket, ok := g.planes[0].TrySubmit(); ok {
+	go func() { result <- p.Await(g.ctx, newWait(noTicket, isDone.Load)) }()
+	g.abortPeer()
+	if ticket, ok := p.TrySubmit(); ok {
 		t.Errorf("TrySubmit after a peer's fault returned ticket %d", ticket)
 	}
 
 	isDone.Store(true)
 	must(t, <-result)
-	must(t, checkOpen(g.planes[0]))
+	must(t, checkOpen(p))
 }
 
 func testDiagnose(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	p := g.planes[0]
-	wait := unfinishedWait(p.Submit())
+	ticket := p.Submit()
+	wait := newEndlessWait(ticket)
 	justBegun := time.Now()
 	longAgo := justBegun.Add(-hangTimeout)
 	must(t, p.Diagnose(wait, justBegun))
 	timeoutErr := p.Diagnose(wait, longAgo)
-	timeouts := CountTimeouts(t, timeoutErr, worldRanks(2)[1])
-	if timeouts != 1 {
+	if CountTimeouts(t, timeoutErr, g.worldRank(1)) == 0 {
 		t.Errorf("got %v, want a TimeoutError", timeoutErr)
 	}
 
 	must(t, checkOpen(p))
-	g.planes[1].Abort(nil)
-	waitForPeerFailure(p)
+	g.abortPeer()
 	checkError(t, "after the peer's fault", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	must(t, checkOpen(p))
-	completedWork := wait
-	completedWork.Done = func() bool { return true }
+	completedWork := newWait(ticket, func() bool { return true })
 	must(t, p.Diagnose(completedWork, longAgo))
-	workWithoutPeers := unfinishedWait(noTicket)
+	workWithoutPeers := newEndlessWait(noTicket)
 	must(t, p.Diagnose(workWithoutPeers, longAgo))
 	cause := errors.New("a local fault")
 	checkError(t, "Fail", p.Fail(cause), cause)
 	checkError(t, "after the local fault", p.Diagnose(wait, time.Now()), cause)
 }
 
-// After a failure, a wait for work that all ranks have submitted continues for control.Grace.
+// If the peer submitted the work before it failed, the wait continues for control.Grace.
 func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
-	p := g.planes[0]
-	g.planes[1].Submit()
-	g.planes[1].Abort(nil)
-	waitForPeerFailure(p)
-	endlessWork := unfinishedWait(p.Submit())
+	p, peer := g.planes[0], g.planes[1]
+	peer.Submit()
+	g.abortPeer()
+	ticket := p.Submit()
+	endlessWork := newEndlessWait(ticket)
 	must(t, p.Diagnose(endlessWork, time.Now()))
 	begin := time.Now()
-	const duration = control.Grace / 5
-	shortWork := endlessWork
-	shortWork.Done = func() bool { return time.Since(begin) > duration }
+	shortWork := newWait(ticket, func() bool { return time.Since(begin) > control.Grace/5 })
 	must(t, p.Await(g.ctx, shortWork))
 	checkError(t, "endless work", p.Await(g.ctx, endlessWork), driver.ErrFault)
 	checkError(t, "Cause", p.Cause(), driver.ErrFault)
@@ -169,12 +150,11 @@ func testWorkAfterPeerFailure(t *testing.T, join Join) {
 func testFindFault(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
-	wait := unfinishedWait(p.Submit())
-	kernelFault := errors.New("a fault that a kernel has reported")
+	wait := newEndlessWait(p.Submit())
+	g.abortPeer()
 	wait.FindFault = func() error { return nil }
-	g.planes[1].Abort(nil)
-	waitForPeerFailure(p)
 	checkError(t, "without an error from FindFault", p.Diagnose(wait, time.Now()), driver.ErrFault)
+	kernelFault := errors.New("a fault that a kernel has reported")
 	wait.FindFault = func() error { return kernelFault }
 	checkError(t, "Diagnose", p.Diagnose(wait, time.Now()), kernelFault)
 	checkError(t, "the wait", p.Await(g.ctx, wait), kernelFault)

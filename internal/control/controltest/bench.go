@@ -6,9 +6,7 @@ import (
 	"symmem/internal/control"
 )
 
-// Bench measures how long a rank takes to announce a collective to another rank, and to wait for
-// that rank in three kinds of calls. The two ranks are goroutines of one process ("crowded") or
-// different processes.
+// Bench measures Submit, TrySubmit and three kinds of waits for another rank.
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {
@@ -23,28 +21,21 @@ func Bench(b *testing.B, join Join) {
 		b.ReportAllocs()
 		for b.Loop() {
 			if _, ok := p.TrySubmit(); !ok {
-				b.Fatal("the plane reports PeerFailed")
+				b.Fatal("TrySubmit returned no ticket")
 			}
 		}
 	})
-	for _, wait := range []struct {
-		benchName string
-		waitName  string // key of waitFunctions
-	}{
-		{"compare", "a comparison"},
-		{"value", "a value"},
-		{"exchange", "an exchange"},
-	} {
-		b.Run(wait.benchName, func(b *testing.B) {
-			b.Run("crowded", func(b *testing.B) {
-				benchGoroutines(b, join, waitFunctions[wait.waitName])
-			})
-			b.Run("processes", func(b *testing.B) { benchProcesses(b, join, wait.waitName) })
-		})
-	}
+	b.Run("compare", func(b *testing.B) { benchWait(b, join, "a comparison") })
+	b.Run("value", func(b *testing.B) { benchWait(b, join, "a value") })
+	b.Run("exchange", func(b *testing.B) { benchWait(b, join, "an exchange") })
 }
 
-// benchGoroutines measures a wait of two ranks in this process.
+func benchWait(b *testing.B, join Join, waitName string) {
+	b.Run("goroutines", func(b *testing.B) { benchGoroutines(b, join, waitFunctions[waitName]) })
+	b.Run("processes", func(b *testing.B) { benchProcesses(b, join, waitName) })
+}
+
+// benchGoroutines measures waits of two ranks in this process.
 func benchGoroutines(b *testing.B, join Join, wait func(control.Plane) error) {
 	g := newGroup(b, join, 2, hangTimeout)
 	b.ReportAllocs()
@@ -60,22 +51,21 @@ func benchGoroutines(b *testing.B, join Join, wait func(control.Plane) error) {
 	})
 }
 
-// benchProcesses measures waits for another process, which repeats the same wait until this process
-// leaves the group.
+// benchProcesses measures waits for rank 1, another process, which repeats the same wait until rank
+// 0 leaves the group.
 func benchProcesses(b *testing.B, join Join, waitName string) {
-	prog := program{
-		WaitName: waitName, Store: serveStore(b), Rank: 1, Size: 2, Timeout: hangTimeout,
-	}
-	other := startProcess(b, 1, prog)
-	prog.Rank = 0
-	p, leave, err := prog.join(join)
+	c := rankConfig{Task: waitName, Store: serveStore(b), Size: 2, Timeout: hangTimeout}
+	c.Rank = 1
+	peer := startProcess(b, c)
+	c.Rank = 0
+	p, leave, err := c.join(join)
 	must(b, err)
 	wait := waitFunctions[waitName]
-	for range roundsToRun { // the other process then reports "running"
+	for range warmUpRounds {
 		must(b, wait(p))
 	}
 
-	other.awaitEvent("running")
+	peer.awaitEvent("running")
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := wait(p); err != nil {
@@ -84,7 +74,7 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 	}
 
 	must(b, leave())
-	if o := other.awaitEvent("outcome"); o.Kind != "deadlock" {
-		b.Errorf("the other process got %+v, want a deadlock with the rank that has left", o)
+	if e := peer.awaitOutcome(); e.Kind != "deadlock" {
+		b.Errorf("the peer got %+v, want a DeadlockError because rank 0 has left", e)
 	}
 }

@@ -11,22 +11,21 @@ import (
 	"symmem/internal/control"
 )
 
-// A rank leaves a group by closing its plane, its connection to the other ranks. If rank 1 leaves
-// after submitting collectives 1 and 2, rank 0 can still wait for their work. A wait for collective
-// 3 returns a DeadlockError. The number of a collective is its ticket.
+// A rank leaves a group when it closes its plane. Its peers can still wait for collectives that it
+// has submitted. A wait for a later collective returns a DeadlockError.
 //
-// Before it leaves, a rank can withdraw the tickets of collectives that it will not launch.
+// A rank that will not launch collectives can withdraw their tickets before it leaves.
 
 var closingRequirements = []requirement{
 	{"a closed plane returns ErrClosed", testClosedPlane},
 	{"closing a plane ends the rank's waits", testCloseEndsWaits},
 	{
-		"after a rank has left, TrySubmit returns only tickets that it had submitted",
+		"TrySubmit returns no ticket that a rank has left without submitting",
 		testTrySubmitAfterPeerLeft,
 	},
-	{"a rank that submitted all tickets before it left causes no error", testWaitAfterPeerLeft},
+	{"a wait for work that a rank submitted before it left continues", testWaitAfterPeerLeft},
 	{"a ticket that all ranks have submitted is not withdrawn", testCommonTicketIsKept},
-	{"a rank that withdrew a ticket and left causes a DeadlockError", testWithdrawnTicket},
+	{"a wait for a ticket that a peer has withdrawn returns a DeadlockError", testWithdrawnTicket},
 	{"ranks can close in any order", testCloseOrder},
 }
 
@@ -34,7 +33,7 @@ func testClosedPlane(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
 	must(t, p.Close())
-	must(t, p.Close()) // has no effect
+	must(t, p.Close())
 	<-p.Failed()
 	checkError(t, "Cause", p.Cause(), driver.ErrClosed)
 	for name, wait := range waitFunctions {
@@ -43,7 +42,7 @@ func testClosedPlane(t *testing.T, join Join) {
 
 	_, err := p.Exchange(g.ctx, driver.LaneFault, nil)
 	checkError(t, "an exchange of fault reports", err, driver.ErrClosed)
-	checkError(t, "Diagnose", p.Diagnose(unfinishedWait(1), time.Now()), driver.ErrClosed)
+	checkError(t, "Diagnose", p.Diagnose(newEndlessWait(1), time.Now()), driver.ErrClosed)
 	if !p.PeerFailed() {
 		t.Error("PeerFailed = false for a closed plane, want true")
 	}
@@ -52,8 +51,8 @@ func testClosedPlane(t *testing.T, join Join) {
 		t.Errorf("TrySubmit of a closed plane returned ticket %d", ticket)
 	}
 
-	causeAfterClose := errors.New("a fault after Close")
-	checkError(t, "Fail", p.Fail(causeAfterClose), causeAfterClose)
+	lateFault := errors.New("a fault after Close")
+	checkError(t, "Fail", p.Fail(lateFault), lateFault)
 	p.Abort(nil)
 	checkError(t, "Cause after Fail and Abort", p.Cause(), driver.ErrClosed)
 }
@@ -79,16 +78,17 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	p, peer := g.planes[0], g.planes[1]
 	p.Submit()
 	peer.Submit()
-	peer.Submit()
+	lastOfPeer := peer.Submit()
 	must(t, peer.Close())
-	const impossibleTicket = 3 // the peer can no longer submit it
-	for p.Diagnose(unfinishedWait(impossibleTicket), time.Now()) == nil {
+	hasPeerLeft := func() bool {
+		return p.Diagnose(newEndlessWait(lastOfPeer+1), time.Now()) != nil
+	}
+	for !hasPeerLeft() {
 		runtime.Gosched()
 	}
 
-	const possibleTicket = 2 // the peer has submitted it
-	if ticket, ok := p.TrySubmit(); ticket != possibleTicket || !ok {
-		t.Errorf("TrySubmit = %d, %v; want %d, true", ticket, ok, possibleTicket)
+	if ticket, ok := p.TrySubmit(); ticket != lastOfPeer || !ok {
+		t.Errorf("TrySubmit = %d, %v; want %d, true", ticket, ok, lastOfPeer)
 	}
 
 	if ticket, ok := p.TrySubmit(); ok {
@@ -104,27 +104,25 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 
 func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
-	g.planes[1].Submit()
-	must(t, g.planes[1].Close())
-	p := g.planes[0]
-	wait := unfinishedWait(p.Submit())
+	p, peer := g.planes[0], g.planes[1]
+	peer.Submit()
+	must(t, peer.Close())
 	ctx, cancel := context.WithCancel(g.ctx)
 	defer cancel()
-	pollsLeft := 5000 // enough for Await to look for faults several times
-	wait.Done = func() bool {
-		pollsLeft--
-		if pollsLeft == 0 {
+	const manyPolls = 5000 // enough for Await to look for faults several times
+	polls := 0
+	wait := newWait(p.Submit(), func() bool {
+		polls++
+		if polls == manyPolls {
 			cancel()
 		}
 
 		return false
-	}
+	})
 	checkError(t, "the wait", p.Await(ctx, wait), context.Canceled)
 	must(t, checkOpen(p))
 }
 
-// The ranks exchange nothing after Submit. On different machines, Withdraw therefore has to ask the
-// other ranks for their tickets.
 func testCommonTicketIsKept(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	for _, p := range g.planes {
@@ -140,11 +138,10 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p, peer := g.planes[0], g.planes[1]
 	peer.Submit()
-	first := unfinishedWait(p.Submit())
-	first.Done = func() bool { return true }
-	must(t, p.Await(g.ctx, first))
-	// Make the first ticket known to both ranks, so that it is not withdrawn.
-	g.runOnEach(func(_ int, p control.Plane) error {
+	completedWork := newWait(p.Submit(), func() bool { return true })
+	must(t, p.Await(g.ctx, completedWork))
+	// After an exchange, the ranks know that both have submitted ticket 1.
+	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)
 		return err
 	})
@@ -154,12 +151,12 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	}
 
 	if ticket := peer.Submit(); ticket == noTicket {
-		t.Error("Submit after Withdraw returned 0, want a ticket")
+		t.Error("Submit after Withdraw returned no ticket")
 	}
 
 	must(t, peer.Close())
-	err := p.Await(g.ctx, unfinishedWait(p.Submit()))
-	checkDeadlock(t, err, worldRanks(2)[1])
+	err := p.Await(g.ctx, newEndlessWait(p.Submit()))
+	checkDeadlock(t, err, g.worldRank(1))
 }
 
 func testCloseOrder(t *testing.T, join Join) {
@@ -167,7 +164,7 @@ func testCloseOrder(t *testing.T, join Join) {
 	for first := range rankCount {
 		g := newGroup(t, join, rankCount, hangTimeout)
 		g.mustRunOnEach(t, func(_ int, p control.Plane) error {
-			return p.Compare(p.Submit(), &barrier)
+			return p.Compare(p.Submit(), &barrierCall)
 		})
 		for i := range rankCount {
 			rank := (first + i) % rankCount

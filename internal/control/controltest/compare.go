@@ -10,9 +10,8 @@ import (
 	"symmem/internal/control"
 )
 
-// Ranks can check that they make the same call. Each rank calls Submit, which returns the number of
-// the collective, called the ticket. Compare then compares the digests of the ranks' calls. If rank
-// 0 reduces 5 elements and rank 1 reduces 6, both get a MismatchError that lists the other rank.
+// The n-th Compare of a rank checks that its call has the same digest as in the n-th Compare of the
+// other ranks. A MismatchError contains the ticket, the number that Submit has returned.
 
 var compareRequirements = []requirement{
 	{"tickets count from 1, and Submit allocates no memory", testTicketNumbers},
@@ -75,36 +74,35 @@ func testEqualCalls(t *testing.T, join Join) {
 
 func testDifferingCalls(t *testing.T, join Join) {
 	cases := []struct {
-		digests []uint64 // by group rank
-		others  [][]int  // by group rank: the ranks that the error must list
+		digests   []uint64 // by group rank
+		differing [][]int  // for each group rank, the group ranks with another digest
 	}{
-		{digests: []uint64{1, 1, 2}, others: [][]int{{2}, {2}, {0, 1}}},
-		{digests: []uint64{3, 2, 2}, others: [][]int{{1, 2}, {0}, {0}}},
-		{digests: []uint64{1, 2, 3}, others: [][]int{{1, 2}, {0, 2}, {0, 1}}},
+		{digests: []uint64{1, 1, 2}, differing: [][]int{{2}, {2}, {0, 1}}},
+		{digests: []uint64{3, 2, 2}, differing: [][]int{{1, 2}, {0}, {0}}},
+		{digests: []uint64{1, 2, 3}, differing: [][]int{{1, 2}, {0, 2}, {0, 1}}},
 	}
 	for _, c := range cases {
 		g := newGroup(t, join, 3, hangTimeout)
 		g.mustRunOnEach(t, func(i int, p control.Plane) error {
-			if err := p.Compare(p.Submit(), &barrier); err != nil {
+			if err := p.Compare(p.Submit(), &barrierCall); err != nil {
 				return err
 			}
 
-			p.Submit() // without a comparison
+			p.Submit() // not compared
 			call := &driver.Call{Operation: driver.AllGather, Count: 5, Digest: c.digests[i]}
-			err := p.Compare(p.Submit(), call)
-			var others []int
-			for _, other := range c.others[i] {
-				others = append(others, worldRanks(3)[other])
+			ticket := p.Submit()
+			err := p.Compare(ticket, call)
+			want := driver.MismatchError{Number: ticket, Call: call}
+			for _, rank := range c.differing[i] {
+				want.Others = append(want.Others, g.worldRank(rank))
 			}
 
-			const ticket = 3 // of the third Submit
-			want := driver.MismatchError{Number: ticket, Call: call, Others: others}
 			return checkMismatch(p, err, &want)
 		})
 	}
 }
 
-// checkMismatch checks that Compare returned an error like want, and that the plane has failed.
+// checkMismatch checks that err, from Compare, is like want, and that the plane has failed.
 func checkMismatch(p control.Plane, err error, want *driver.MismatchError) error {
 	mismatch, ok := errors.AsType[*driver.MismatchError](err)
 	if !ok {
@@ -119,14 +117,13 @@ func checkMismatch(p control.Plane, err error, want *driver.MismatchError) error
 	}
 
 	<-p.Failed()
-	if !errors.As(p.Cause(), &mismatch) {
+	if !errors.As(p.Cause(), new(*driver.MismatchError)) {
 		return fmt.Errorf("Cause() = %w; want the MismatchError", p.Cause())
 	}
 
 	return nil
 }
 
-// The n-th Compare of one rank matches the n-th Compare of the other, whatever their tickets.
 func testUncomparedCalls(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	submitCounts := []int{10, 20} // by group rank
@@ -135,8 +132,8 @@ func testUncomparedCalls(t *testing.T, join Join) {
 			p.Submit()
 		}
 
-		const ticket = 100 // higher than all submitted tickets
-		return p.Compare(ticket, &barrier)
+		const unsubmittedTicket = 100
+		return p.Compare(unsubmittedTicket, &barrierCall)
 	})
 }
 
@@ -145,7 +142,7 @@ func testMismatchBeforeAbort(t *testing.T, join Join) {
 		g := newGroup(t, join, 3, hangTimeout)
 		g.mustRunOnEach(t, func(i int, p control.Plane) error {
 			err := p.Compare(p.Submit(), &driver.Call{Digest: uint64(i)})
-			p.Abort(nil) // may precede the Compare of slower ranks
+			p.Abort(nil) // perhaps before the Compare of another rank has returned
 			if !errors.As(err, new(*driver.MismatchError)) {
 				return fmt.Errorf("got %w, want a MismatchError", err)
 			}

@@ -1,7 +1,9 @@
 package controltest
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"testing"
 
 	"symmem/driver"
@@ -10,12 +12,6 @@ import (
 var exchangeRequirements = []requirement{
 	{"if the context is canceled, Exchange returns and the plane fails", testCanceledExchange},
 	{"in a group of one, the rank receives its own payload", testSingleRank},
-}
-
-func (g *localGroup) exchangeAndCheck(i int, lane driver.Lane, round int, sizes []int) error {
-	return ExchangeAndCheck(func(payload []byte) ([][]byte, error) {
-		return g.planes[i].Exchange(g.ctx, lane, payload)
-	}, i, round, sizes)
 }
 
 func testCanceledExchange(t *testing.T, join Join) {
@@ -40,4 +36,65 @@ func testSingleRank(t *testing.T, join Join) {
 	g = newGroup(t, join, 1, hangTimeout)
 	must(t, g.planes[0].Compare(g.planes[0].Submit(), &driver.Call{Digest: 7}))
 	must(t, g.gatherAndCheck(0, "alone", 1))
+}
+
+func (g *localGroup) exchangeAndCheck(i int, lane driver.Lane, round int, sizes []int) error {
+	return ExchangeAndCheck(func(payload []byte) ([][]byte, error) {
+		return g.planes[i].Exchange(g.ctx, lane, payload)
+	}, i, round, sizes)
+}
+
+// ExchangeAndCheck passes this rank's Payload to exchange, and checks that exchange returns the
+// Payloads of all ranks. rank is a group rank, and sizes holds the payload sizes by group rank.
+func ExchangeAndCheck(
+	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
+) error {
+	ownPayload := Payload(rank, round, sizes[rank])
+	received, err := exchange(ownPayload)
+	if err != nil {
+		return err
+	}
+
+	if len(received) != len(sizes) {
+		return fmt.Errorf("round %d: got %d payloads, want %d", round, len(received), len(sizes))
+	}
+
+	for sender, got := range received {
+		want := Payload(sender, round, sizes[sender])
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("round %d: wrong payload of %d bytes from group rank %d, want %d bytes",
+				round, len(got), sender, len(want))
+		}
+	}
+
+	return nil
+}
+
+// Payload returns bytes that differ between ranks and between rounds.
+func Payload(rank, round, size int) []byte {
+	payload := make([]byte, size)
+	for i := range payload {
+		payload[i] = byte(7*i + 31*rank + 101*round)
+	}
+
+	return payload
+}
+
+// CheckReports checks the fault reports that receiver got: a Payload of round 1 from each rank that
+// is present, and nil from the others.
+func CheckReports(reports [][]byte, receiver, size int, isPresent []bool) error {
+	const round = 1
+	for sender, present := range isPresent {
+		report := reports[sender]
+		if !present && report != nil {
+			return fmt.Errorf("rank %d got a report from rank %d, which is absent", receiver, sender)
+		}
+
+		if present && !bytes.Equal(report, Payload(sender, round, size)) {
+			return fmt.Errorf("rank %d got a wrong report of %d bytes from rank %d, want %d bytes",
+				receiver, len(report), sender, size)
+		}
+	}
+
+	return nil
 }

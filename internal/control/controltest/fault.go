@@ -12,12 +12,10 @@ import (
 	"symmem/internal/control"
 )
 
-// A plane, the connection of a rank to the other ranks, fails when the rank calls Fail or Abort, or
-// notices that another rank has failed. All waits then end: on the rank with the cause, and on the
-// other ranks with ErrFault.
+// After Fail or Abort, the plane fails. Waits of this rank return the cause, and waits of other
+// ranks return ErrFault.
 //
-// After a failure, the ranks can exchange fault reports. They can also agree on an explanation with
-// Decide, which returns the first proposal on all ranks.
+// The ranks of a failed group can still exchange fault reports, and agree on a cause with Decide.
 
 var faultRequirements = []requirement{
 	{"Abort ends the waits of all ranks", testAbort},
@@ -26,27 +24,41 @@ var faultRequirements = []requirement{
 	{"exchanges of fault reports do not wait for ranks that have left", testFaultReportsAfterLeave},
 	{"Decide returns the first proposal on all ranks", testFirstProposalWins},
 	{"the other ranks get a decision even if its proposer has left", testDecisionOutlivesProposer},
+	{"Decide returns a proposal that is too large, even after a decision", testTooLargeProposal},
 	{"Departed lists ranks that have left", testDepartedRanks},
 }
 
-// testWaitsEnd calls failPlane for rank 0. It checks that the waits of the other ranks end and that
-// their planes fail.
-func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
+func testAbort(t *testing.T, join Join) {
+	cause := errors.New("a cause")
+	checkAbort(t, join, cause, cause)
+	checkAbort(t, join, nil, driver.ErrAborted)
+}
+
+// checkAbort checks that the waits of all ranks end, on the aborting rank with wantErr.
+func checkAbort(t *testing.T, join Join, cause, wantErr error) {
 	t.Helper()
-	waitNames := []string{1: "a comparison", 2: "a wait for work", 3: "an exchange"} // by rank
-	g := newGroup(t, join, len(waitNames), hangTimeout)
-	g.mustRunOnEach(t, func(i int, p control.Plane) error {
-		if i == 0 {
-			return failPlane(p)
+	testWaitsEnd(t, join, func(p control.Plane) error {
+		p.Abort(cause)
+		<-p.Failed()
+		if ticket, ok := p.TrySubmit(); ok {
+			return fmt.Errorf("TrySubmit after Abort returned ticket %d, want none", ticket)
 		}
 
-		name := waitNames[i]
-		err := waitFunctions[name](p)
-		// A rank may notice first that the other ranks wait in different calls.
-		isFault := errors.Is(err, driver.ErrFault)
-		isDeadlock := errors.As(err, new(*driver.DeadlockError))
-		if !isFault && !isDeadlock {
-			return fmt.Errorf("%s: got %w, want ErrFault or a DeadlockError", name, err)
+		for name, wait := range waitFunctions {
+			if err := wait(p); !errors.Is(err, wantErr) {
+				return fmt.Errorf("%s: got %w, want %w", name, err, wantErr)
+			}
+		}
+
+		return nil
+	})
+}
+
+func testFail(t *testing.T, join Join) {
+	cause := errors.New("a GPU has fallen off the bus")
+	testWaitsEnd(t, join, func(p control.Plane) error {
+		if err := p.Fail(cause); !errors.Is(err, cause) {
+			return fmt.Errorf("Fail returned %w, want its argument", err)
 		}
 
 		<-p.Failed()
@@ -54,35 +66,24 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 	})
 }
 
-func testAbort(t *testing.T, join Join) {
-	cause := errors.New("a cause")
-	for _, c := range []struct{ cause, want error }{
-		{cause: cause, want: cause},
-		{cause: nil, want: driver.ErrAborted},
-	} {
-		testWaitsEnd(t, join, func(p control.Plane) error {
-			p.Abort(c.cause)
-			<-p.Failed()
-			if ticket, ok := p.TrySubmit(); ok {
-				return fmt.Errorf("TrySubmit after Abort returned ticket %d, want none", ticket)
-			}
+// testWaitsEnd calls failPlane for rank 0. It checks that the waits of the other ranks end and that
+// their planes fail.
+func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
+	t.Helper()
+	waitNames := []string{"a comparison", "a wait for work", "an exchange"} // of ranks 1 to 3
+	g := newGroup(t, join, 1+len(waitNames), hangTimeout)
+	g.mustRunOnEach(t, func(i int, p control.Plane) error {
+		if i == 0 {
+			return failPlane(p)
+		}
 
-			for name, wait := range waitFunctions {
-				if err := wait(p); !errors.Is(err, c.want) {
-					return fmt.Errorf("%s: got %w, want %w", name, err, c.want)
-				}
-			}
-
-			return nil
-		})
-	}
-}
-
-func testFail(t *testing.T, join Join) {
-	cause := errors.New("a GPU has fallen off the bus")
-	testWaitsEnd(t, join, func(p control.Plane) error {
-		if err := p.Fail(cause); !errors.Is(err, cause) {
-			return fmt.Errorf("error of Fail = %w, want its argument", err)
+		name := waitNames[i-1]
+		err := waitFunctions[name](p)
+		// Ranks that wait in different calls can also detect the deadlock.
+		isFault := errors.Is(err, driver.ErrFault)
+		isDeadlock := errors.As(err, new(*driver.DeadlockError))
+		if !isFault && !isDeadlock {
+			return fmt.Errorf("%s: got %w, want ErrFault or a DeadlockError", name, err)
 		}
 
 		<-p.Failed()
@@ -103,10 +104,11 @@ func testFirstFault(t *testing.T, join Join) {
 }
 
 func testFaultReportsAfterLeave(t *testing.T, join Join) {
+	const leaver = 0
 	g := newGroup(t, join, 3, hangTimeout)
-	must(t, g.planes[0].Close())
+	must(t, g.planes[leaver].Close())
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
-		if i == 0 {
+		if i == leaver {
 			return nil
 		}
 
@@ -115,10 +117,11 @@ func testFaultReportsAfterLeave(t *testing.T, join Join) {
 			return err
 		}
 
-		hasLeaverReported := reports[0] != nil
+		hasLeaverReported := reports[leaver] != nil
 		haveOthersReported := string(reports[1]) == "here" && string(reports[2]) == "here"
 		if hasLeaverReported || !haveOthersReported {
-			return fmt.Errorf("got fault reports %q, want one from each rank except rank 0", reports)
+			return fmt.Errorf("got fault reports %q, want one from each rank except rank %d",
+				reports, leaver)
 		}
 
 		return nil
@@ -128,25 +131,26 @@ func testFaultReportsAfterLeave(t *testing.T, join Join) {
 func testFirstProposalWins(t *testing.T, join Join) {
 	const rankCount = 4
 	g := newGroup(t, join, rankCount, hangTimeout)
-	decisions := make([]string, rankCount)
+	proposals := make([][]byte, rankCount)
+	for rank := range proposals {
+		proposals[rank] = bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
+	}
+
+	decisions := make([][]byte, rankCount)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
-		decisions[i] = string(p.Decide(proposal(i)))
+		decisions[i] = p.Decide(proposals[i])
 		return nil
 	})
-	proposer := int(decisions[0][0])
-	want := string(proposal(proposer))
-	for i, got := range decisions {
-		if got != want {
-			t.Errorf("rank %d got %d bytes proposed by rank %d, want %d bytes by rank %d",
-				i, len(got), got[0], len(want), proposer)
+	isDecision := func(b []byte) bool { return bytes.Equal(b, decisions[0]) }
+	if !slices.ContainsFunc(proposals, isDecision) {
+		t.Errorf("Decide returned %d bytes, which are no proposal", len(decisions[0]))
+	}
+
+	for i, decision := range decisions {
+		if !isDecision(decision) {
+			t.Errorf("rank %d got another decision than rank 0, of %d bytes", i, len(decision))
 		}
 	}
-}
-
-// proposal returns a large proposal. Its size and each of its bytes identify the rank.
-func proposal(rank int) []byte {
-	size := driver.MaxPayload - rank
-	return bytes.Repeat([]byte{byte(rank)}, size)
 }
 
 func testDecisionOutlivesProposer(t *testing.T, join Join) {
@@ -155,12 +159,13 @@ func testDecisionOutlivesProposer(t *testing.T, join Join) {
 		t.Errorf("Decide(nil) = %q before any proposal; want nil", got)
 	}
 
-	g.planes[1].Abort(nil)
-	if got := g.planes[1].Decide([]byte("first")); string(got) != "first" {
+	proposer := g.planes[1]
+	proposer.Abort(nil)
+	if got := proposer.Decide([]byte("first")); string(got) != "first" {
 		t.Errorf("Decide(first) = %q before any other proposal; want first", got)
 	}
 
-	must(t, g.planes[1].Close())
+	must(t, proposer.Close())
 	for _, p := range []control.Plane{g.planes[0], g.planes[2]} {
 		if got := p.Decide(nil); string(got) != "first" {
 			t.Errorf("Decide(nil) = %q after the proposer has left; want first", got)
@@ -170,7 +175,11 @@ func testDecisionOutlivesProposer(t *testing.T, join Join) {
 			t.Errorf("Decide(second) = %q after the decision; want first", got)
 		}
 	}
+}
 
+func testTooLargeProposal(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	g.planes[1].Decide([]byte("first"))
 	tooLarge := make([]byte, driver.MaxPayload+1)
 	if got := g.planes[0].Decide(tooLarge); len(got) != len(tooLarge) {
 		t.Errorf("Decide returned %d bytes for a proposal of %d bytes, want the proposal",
@@ -181,23 +190,21 @@ func testDecisionOutlivesProposer(t *testing.T, join Join) {
 func testDepartedRanks(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	p := g.planes[0]
-	if lostRanks, leftRanks := p.Departed(); len(lostRanks)+len(leftRanks) > 0 {
-		t.Errorf("Departed() = %v, %v; want none", lostRanks, leftRanks)
+	lost, left := p.Departed()
+	if len(lost)+len(left) > 0 {
+		t.Errorf("Departed() = %v, %v; want none", lost, left)
 	}
 
 	must(t, g.planes[1].Close())
-	wantLeft := []int{worldRanks(3)[1]}
-	for {
-		lostRanks, leftRanks := p.Departed()
-		if slices.Equal(leftRanks, wantLeft) && len(lostRanks) == 0 {
-			return
-		}
-
-		if g.ctx.Err() != nil || len(lostRanks) > 0 {
-			t.Fatalf("Departed() = lost ranks %v, left ranks %v; want no lost ranks, left ranks %v",
-				lostRanks, leftRanks, wantLeft)
-		}
-
+	wantLeft := []int{g.worldRank(1)}
+	lost, left = p.Departed()
+	for !slices.Equal(left, wantLeft) && len(lost) == 0 && g.ctx.Err() == nil {
 		runtime.Gosched()
+		lost, left = p.Departed()
+	}
+
+	if !slices.Equal(left, wantLeft) || len(lost) > 0 {
+		t.Fatalf("Departed() = lost ranks %v, left ranks %v; want no lost ranks, left ranks %v",
+			lost, left, wantLeft)
 	}
 }

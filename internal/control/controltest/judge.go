@@ -1,100 +1,71 @@
 package controltest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"symmem/driver"
+	"symmem/internal/control"
 )
 
-// Payload returns the bytes that a rank sends in a round of exchanges.
-func Payload(rank, round, size int) []byte {
-	payload := make([]byte, size)
-	for i := range payload {
-		payload[i] = byte(7*i + 31*rank + 101*round) // odd factors make neighbors differ
-	}
-
-	return payload
-}
-
-// ExchangeAndCheck passes this rank's Payload to exchange, and checks that exchange returns the
-// Payloads of all ranks. rank is a group rank, and sizes holds the payload sizes by group rank.
-func ExchangeAndCheck(
-	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
-) error {
-	ownPayload := Payload(rank, round, sizes[rank])
-	received, err := exchange(ownPayload)
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-
-	if len(received) != len(sizes) {
-		return fmt.Errorf("round %d: got %d payloads, want %d", round, len(received), len(sizes))
-	}
-
-	for sender, got := range received {
-		want := Payload(sender, round, sizes[sender])
-		if !bytes.Equal(got, want) {
-			return fmt.Errorf("round %d: wrong payload of %d bytes from group rank %d, want %d bytes",
-				round, len(got), sender, len(want))
-		}
-	}
-
-	return nil
 }
 
-// CheckReports checks the fault reports that a rank received after a failure. Each rank set in
-// presentRanks has sent its Payload of round 1. The other ranks have sent nothing.
-func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
-	const round = 1
-	for sender, isPresent := range presentRanks {
-		report := reports[sender]
-		if !isPresent && report != nil {
-			return fmt.Errorf("rank %d got a report from rank %d, which is absent", rank, sender)
-		}
-
-		if isPresent && !bytes.Equal(report, Payload(sender, round, size)) {
-			return fmt.Errorf("rank %d got a wrong report of %d bytes from rank %d, want %d bytes",
-				rank, len(report), sender, size)
-		}
+func checkError(t *testing.T, callName string, err, target error) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("%s: got %v, want %v", callName, err, target)
 	}
+}
 
-	return nil
+func checkOpen(p control.Plane) error {
+	select {
+	case <-p.Failed():
+		return fmt.Errorf("the plane has failed: %w", p.Cause())
+	default:
+		return p.Cause() // nil for an open plane
+	}
 }
 
 // CountTimeouts checks the error of a rank that waited for lateRank. It returns 1 for a
-// TimeoutError about lateRank, and 0 for the two other correct errors:
+// TimeoutError about lateRank, and 0 for the other correct errors:
 //
 //   - ErrFault, if another rank timed out first
-//   - a TimeoutError without missing ranks, if this rank began to wait after its deadline
+//   - a TimeoutError without missing ranks, if the wait began after its deadline
 func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	t.Helper()
-	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
-		beganTooLate := len(timeout.Missing) == 0 && len(timeout.Activity) == 1
-		if beganTooLate {
-			return 0
+	timeout, isTimeout := errors.AsType[*driver.TimeoutError](err)
+	if !isTimeout {
+		if !errors.Is(err, driver.ErrFault) {
+			t.Errorf("got %v, want a TimeoutError or ErrFault", err)
 		}
 
-		isAboutLateRank := slices.Equal(timeout.Missing, []int{lateRank})
-		if !isAboutLateRank || timeout.Activity[lateRank] == "" {
-			t.Errorf("got %v, want a TimeoutError about rank %d and its activity", timeout, lateRank)
-		}
-
-		return 1
+		return 0
 	}
 
-	if !errors.Is(err, driver.ErrFault) {
-		t.Errorf("got %v, want a TimeoutError or ErrFault", err)
+	beganTooLate := len(timeout.Missing) == 0 && len(timeout.Activity) == 1
+	if beganTooLate {
+		return 0
 	}
 
-	return 0
+	isAboutLateRank := slices.Equal(timeout.Missing, []int{lateRank})
+	if !isAboutLateRank || timeout.Activity[lateRank] == "" {
+		t.Errorf("got %v, want a TimeoutError about rank %d and its activity", timeout, lateRank)
+	}
+
+	return 1
 }
 
-// CheckDeadlocks checks the errors of ranks that waited for each other. At least one must be a
-// DeadlockError. Ranks that first noticed the failure of another rank get ErrFault.
+// CheckDeadlocks checks that at least one error is a DeadlockError, and that the others match
+// ErrFault.
 func CheckDeadlocks(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0
@@ -115,4 +86,51 @@ func CheckDeadlocks(t testing.TB, errs []error) {
 	if deadlocks == 0 {
 		t.Error("no rank got a DeadlockError")
 	}
+}
+
+// checkDeadlock checks that err is a DeadlockError that describes the activity of exactly the given
+// world ranks.
+func checkDeadlock(t *testing.T, err error, ranks ...int) {
+	t.Helper()
+	deadlock, ok := errors.AsType[*driver.DeadlockError](err)
+	if !ok || len(deadlock.Activity) != len(ranks) {
+		t.Errorf("got %v, want a DeadlockError about world ranks %v", err, ranks)
+		return
+	}
+
+	for _, r := range ranks {
+		if deadlock.Activity[r] == "" {
+			t.Errorf("got %v, want an error about world rank %d", err, r)
+		}
+	}
+}
+
+// checkPeerError checks that err is a PeerError about one world rank, and that its text names the
+// rank.
+func checkPeerError(t *testing.T, err error, rank int) {
+	t.Helper()
+	var peer *driver.PeerError
+	isAboutRank := errors.As(err, &peer) && slices.Equal(peer.Ranks, []int{rank})
+	if !isAboutRank || !strings.Contains(err.Error(), fmt.Sprintf("world rank %d", rank)) {
+		t.Errorf("got %v, want a PeerError about world rank %d", err, rank)
+	}
+}
+
+// KindOf returns the kind of a fault as a word, and the ranks that the error is about.
+func KindOf(err error) (kind string, ranks []int) {
+	var lost *driver.RankLostError
+	var late *driver.TimeoutError
+	var deadlock *driver.DeadlockError
+	switch {
+	case errors.As(err, &deadlock):
+		return "deadlock", slices.Sorted(maps.Keys(deadlock.Activity))
+	case errors.As(err, &lost):
+		return "lost", lost.Ranks
+	case errors.As(err, &late):
+		return "late", late.Missing
+	case errors.Is(err, driver.ErrFault):
+		return "fault", nil
+	}
+
+	return "other", nil
 }

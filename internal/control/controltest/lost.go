@@ -14,13 +14,9 @@ import (
 )
 
 // These tests kill or stop one process of a group, the victim, while all ranks repeatedly wait for
-// each other. The survivors exchange fault reports and print outcomes, for example
-// {"Kind":"lost","Ranks":[1]} for a RankLostError about rank 1. A TimeoutError has the kind "late".
-// ErrFault has the kind "fault", and means that another survivor failed first.
+// each other. The survivors exchange fault reports, and print outcomes of the kind "lost" for a
+// RankLostError, "late" for a TimeoutError, or "fault" if another survivor failed first.
 
-const groupSize = 3
-
-// The tests ignore the argument join, because Main passes it to the processes.
 var lostRequirements = []requirement{
 	{
 		"the other ranks return errors about a killed rank, and exchange fault reports without it",
@@ -32,7 +28,7 @@ var lostRequirements = []requirement{
 	},
 	{"the other ranks return timeouts about a stopped rank", testStoppedRank},
 	{"a timeout about a rank that stops in a fetch lists no other rank", testStoppedInFetch},
-	{"a rank that resumes after the timeout blames no other rank", testResumedRank},
+	{"a rank that resumes after the timeout gets ErrFault", testResumedRank},
 	{
 		"a rank that leaves the group before its process exits causes no RankLostError",
 		testExitAfterLeaving,
@@ -54,7 +50,7 @@ func testKilledRank(t *testing.T, _ Join) {
 
 func testKilledWithoutWaits(t *testing.T, _ Join) {
 	const victim = 2
-	procs := startProcesses(t, groupSize, idleProgram, hangTimeout)
+	procs := startProcesses(t, groupSize, idleTask, hangTimeout)
 	procs[victim].sendSignal(syscall.SIGKILL)
 	procs.checkLost(victim)
 }
@@ -63,15 +59,15 @@ func testKilledWithoutWaits(t *testing.T, _ Join) {
 func (procs processes) checkLost(victim int) {
 	lostErrors := 0
 	for _, p := range procs.except(victim) {
-		o := p.awaitEvent("outcome")
-		if o.Kind != "fault" {
-			p.checkOutcome(o, "lost", victim)
+		e := p.awaitOutcome()
+		if e.Kind != "fault" {
+			p.checkOutcome(e, "lost", victim)
 			lostErrors++
 		}
 
-		p.checkReports(o, victim)
-		if !slices.Equal(o.Lost, []int{victim}) {
-			p.t.Errorf("rank %d: Departed() lists lost ranks %v, want [%d]", p.rank, o.Lost, victim)
+		p.checkReports(e, victim)
+		if !slices.Equal(e.Lost, []int{victim}) {
+			p.t.Errorf("rank %d: Departed() lists lost ranks %v, want [%d]", p.rank, e.Lost, victim)
 		}
 	}
 
@@ -84,22 +80,22 @@ func (procs processes) except(rank int) processes {
 	return slices.Delete(slices.Clone(procs), rank, rank+1)
 }
 
-// checkOutcome checks the kind of an outcome, and that its error names exactly wantRanks.
-func (p *process) checkOutcome(o output, wantKind string, wantRanks ...int) {
+// checkOutcome checks the kind of an outcome, and that its error lists exactly wantRanks.
+func (p *process) checkOutcome(e event, wantKind string, wantRanks ...int) {
 	p.t.Helper()
-	if o.Kind != wantKind || !slices.Equal(o.Ranks, wantRanks) {
+	if e.Kind != wantKind || !slices.Equal(e.Ranks, wantRanks) {
 		p.t.Errorf("rank %d got kind %q, ranks %v (%s); want kind %q, ranks %v",
-			p.rank, o.Kind, o.Ranks, o.Text, wantKind, wantRanks)
+			p.rank, e.Kind, e.Ranks, e.Text, wantKind, wantRanks)
 	}
 }
 
 // checkReports checks that p received the fault reports of all survivors, including its own.
-func (p *process) checkReports(o output, victim int) {
+func (p *process) checkReports(e event, victim int) {
 	p.t.Helper()
 	wantReports := slices.Repeat([]bool{true}, groupSize)
 	wantReports[victim] = false
-	if !slices.Equal(o.HasReported, wantReports) {
-		p.t.Errorf("rank %d received reports %v, want %v", p.rank, o.HasReported, wantReports)
+	if !slices.Equal(e.HasReported, wantReports) {
+		p.t.Errorf("rank %d received reports %v, want %v", p.rank, e.HasReported, wantReports)
 	}
 }
 
@@ -109,28 +105,26 @@ func testStoppedRank(t *testing.T, _ Join) {
 	procs[victim].sendSignal(syscall.SIGSTOP)
 	procs.checkLate(victim)
 	procs[victim].sendSignal(syscall.SIGCONT)
-	procs[victim].checkFault()
+	procs[victim].checkOutcome(procs[victim].awaitOutcome(), "fault")
 }
 
-// checkLate expects a TimeoutError about the victim from at least one survivor. If the victim
-// stopped between its messages to the two survivors, one survivor waits only for the other one. The
-// TimeoutError then says that the other one is "in Barrier", the call that the ranks compare.
+// checkLate expects a TimeoutError about the victim from at least one survivor. A survivor that the
+// victim has reached can instead time out waiting for the other survivor, which is "in Barrier".
 func (procs processes) checkLate(victim int) {
 	timeouts := 0
 	for _, p := range procs.except(victim) {
-		o := p.awaitEvent("outcome")
-		isAboutVictim := slices.Contains(o.Ranks, victim)
-		isAboutSurvivor := strings.Contains(o.Text, "in Barrier")
+		e := p.awaitOutcome()
+		isTimeout := e.Kind == "late"
+		isAboutVictim := slices.Contains(e.Ranks, victim)
+		isAboutSurvivor := strings.Contains(e.Text, "in Barrier")
 		switch {
-		case o.Kind == "fault":
-		case o.Kind == "late" && isAboutVictim:
+		case isTimeout && isAboutVictim:
 			timeouts++
-		case o.Kind == "late" && isAboutSurvivor:
-		default: // another kind, or a TimeoutError about no rank
-			p.checkOutcome(o, "late", victim)
+		case isTimeout && !isAboutSurvivor, !isTimeout && e.Kind != "fault":
+			p.t.Errorf("rank %d got %+v, want a timeout about rank %d or a fault", p.rank, e, victim)
 		}
 
-		p.checkReports(o, victim)
+		p.checkReports(e, victim)
 	}
 
 	if timeouts == 0 {
@@ -138,34 +132,27 @@ func (procs processes) checkLate(victim int) {
 	}
 }
 
-// checkFault expects ErrFault from a resumed rank, because the other ranks were never lost or late.
-func (p *process) checkFault() {
-	p.t.Helper()
-	p.checkOutcome(p.awaitEvent("outcome"), "fault")
-}
-
-// The victim stops itself while it fetches memory of rank 1. The others wait for it in an exchange.
+// The victim stops itself while it fetches memory of rank 1. Rank 0 then times out in an exchange.
 func testStoppedInFetch(t *testing.T, _ Join) {
 	const victim = 2
 	storeAddress := serveStore(t)
-	timeoutByRank := [groupSize]time.Duration{shortTimeout, hangTimeout, hangTimeout}
 	var procs processes
-	for rank, timeout := range timeoutByRank {
-		procs = append(procs, startProcess(t, rank, program{
-			WaitName: fetchProgram,
-			Store:    storeAddress,
-			Rank:     rank,
-			Size:     groupSize,
-			Timeout:  timeout,
+	for rank, timeout := range []time.Duration{shortTimeout, hangTimeout, hangTimeout} {
+		procs = append(procs, startProcess(t, rankConfig{
+			Task:    fetchTask,
+			Store:   storeAddress,
+			Rank:    rank,
+			Size:    groupSize,
+			Timeout: timeout,
 		}))
 	}
 
 	procs[victim].awaitStop()
 	startExchange(t, storeAddress)
-	procs[0].checkOutcome(procs[0].awaitEvent("outcome"), "late", victim)
+	procs[0].checkOutcome(procs[0].awaitOutcome(), "late", victim)
 }
 
-// startExchange lets rank 0 begin the exchange of testStoppedInFetch.
+// startExchange lets rank 0 of a fetchTask begin its exchange.
 func startExchange(t *testing.T, storeAddress string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hangTimeout)
@@ -177,7 +164,7 @@ func startExchange(t *testing.T, storeAddress string) {
 	must(t, errors.Join(setErr, closeErr))
 }
 
-// The victim resumes while the other ranks wait for its fault report.
+// The victim resumes after the others have failed, while they wait for its fault report.
 func testResumedRank(t *testing.T, _ Join) {
 	const victim = 2
 	for _, waitName := range []string{"a comparison", "an exchange"} {
@@ -187,7 +174,7 @@ func testResumedRank(t *testing.T, _ Join) {
 			procs[0].awaitEvent("failed")
 			procs[1].awaitEvent("failed")
 			procs[victim].sendSignal(syscall.SIGCONT)
-			procs[victim].checkFault()
+			procs[victim].checkOutcome(procs[victim].awaitOutcome(), "fault")
 		})
 	}
 }
@@ -195,10 +182,10 @@ func testResumedRank(t *testing.T, _ Join) {
 // Rank 1 submits work that never completes, leaves and exits. Rank 0 waits for the work until the
 // context of the wait ends.
 func testExitAfterLeaving(t *testing.T, _ Join) {
-	procs := startProcesses(t, 2, leaveProgram, hangTimeout)
+	procs := startProcesses(t, 2, leaveTask, hangTimeout)
 	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
 
-	procs[0].checkOutcome(procs[0].awaitEvent("outcome"), "cancelled")
+	procs[0].checkOutcome(procs[0].awaitOutcome(), "canceled")
 }

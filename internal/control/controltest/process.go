@@ -20,8 +20,8 @@ import (
 type processes []*process
 
 // process is a rank in a separate process, which a test can kill or stop. The process runs the test
-// binary with a program in an environment variable. It prints events as lines of JSON, for example
-// {"Event":"running"}. The last event, "outcome", describes the error of the rank.
+// binary, and prints events as lines of JSON, for example {"Name":"running"}. The last event,
+// "outcome", describes the error of the rank.
 type process struct {
 	t       testing.TB
 	rank    int
@@ -29,19 +29,18 @@ type process struct {
 	lines   *bufio.Scanner // reads the events
 }
 
-// startProcesses starts a group with one process per rank, and waits until all are running. Each
-// process repeats the wait waitName, a key of waitFunctions, or runs a program such as idleProgram.
-func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
+// startProcesses starts a group with one process per rank, and waits until all are running.
+func startProcesses(t *testing.T, size int, task string, timeout time.Duration) processes {
 	t.Helper()
 	storeAddress := serveStore(t)
 	var procs processes
 	for rank := range size {
-		procs = append(procs, startProcess(t, rank, program{
-			WaitName: waitName,
-			Store:    storeAddress,
-			Rank:     rank,
-			Size:     size,
-			Timeout:  timeout,
+		procs = append(procs, startProcess(t, rankConfig{
+			Task:    task,
+			Store:   storeAddress,
+			Rank:    rank,
+			Size:    size,
+			Timeout: timeout,
 		}))
 	}
 
@@ -52,7 +51,7 @@ func startProcesses(t *testing.T, size int, waitName string, timeout time.Durati
 	return procs
 }
 
-// serveStore serves the store through which ranks connect to each other, until the test ends.
+// serveStore serves a store, in which processes find each other, until the test ends.
 func serveStore(t testing.TB) (address string) {
 	t.Helper()
 	address = "unix:" + filepath.Join(t.TempDir(), "store")
@@ -63,18 +62,18 @@ func serveStore(t testing.TB) (address string) {
 	return address
 }
 
-// startProcess runs a program in a new process, which is killed when the test ends.
-func startProcess(t testing.TB, rank int, prog program) *process {
+// startProcess starts a process, which is killed after hangTimeout or when the test ends.
+func startProcess(t testing.TB, c rankConfig) *process {
 	t.Helper()
-	text, err := json.Marshal(prog)
+	text, err := json.Marshal(c)
 	must(t, err)
 	executable, err := os.Executable()
 	must(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
 	command := exec.CommandContext(ctx, executable)
-	command.Env = append(os.Environ(), programEnvVariable+"="+string(text))
+	command.Env = append(os.Environ(), configVariable+"="+string(text))
 	command.Stderr = os.Stderr
-	stdin, err := command.StdinPipe() // the process exits when this pipe is closed
+	stdin, err := command.StdinPipe() // the process exits if the test process dies
 	must(t, err)
 	stdout, err := command.StdoutPipe()
 	must(t, err)
@@ -84,20 +83,16 @@ func startProcess(t testing.TB, rank int, prog program) *process {
 		_ = stdin.Close()
 		_ = command.Wait() // fails for a killed process
 	})
-	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(stdout)}
+	return &process{t: t, rank: c.Rank, command: command, lines: bufio.NewScanner(stdout)}
 }
 
-// awaitStop waits until a signal has stopped the process.
+// awaitStop waits until SIGSTOP has stopped the process.
 func (p *process) awaitStop() {
 	p.t.Helper()
 	var status syscall.WaitStatus
-	var err error
-	for {
+	err := error(syscall.EINTR)
+	for errors.Is(err, syscall.EINTR) {
 		_, err = syscall.Wait4(p.command.Process.Pid, &status, syscall.WUNTRACED, nil)
-		wasInterrupted := errors.Is(err, syscall.EINTR)
-		if !wasInterrupted {
-			break
-		}
 	}
 
 	if !status.Stopped() {
@@ -105,26 +100,28 @@ func (p *process) awaitStop() {
 	}
 }
 
-// awaitEvent returns the next event of the given name, and skips earlier events of the process.
-func (p *process) awaitEvent(event string) output {
+func (p *process) awaitOutcome() event { return p.awaitEvent("outcome") }
+
+// awaitEvent reads events until the one called name. It fails the test if an outcome precedes it.
+func (p *process) awaitEvent(name string) event {
 	p.t.Helper()
 	for p.lines.Scan() {
-		var o output
-		if err := json.Unmarshal(p.lines.Bytes(), &o); err != nil {
+		var e event
+		if err := json.Unmarshal(p.lines.Bytes(), &e); err != nil {
 			p.t.Fatalf("rank %d wrote %q: %v", p.rank, p.lines.Text(), err)
 		}
 
-		if o.Event == event {
-			return o
+		if e.Name == name {
+			return e
 		}
 
-		if o.Event == "outcome" {
-			p.t.Fatalf("rank %d finished before event %q: %+v", p.rank, event, o)
+		if e.Name == "outcome" {
+			p.t.Fatalf("rank %d finished before event %q: %+v", p.rank, name, e)
 		}
 	}
 
-	p.t.Fatalf("rank %d exited without event %q: %v", p.rank, event, p.lines.Err())
-	return output{} // not reached
+	p.t.Fatalf("rank %d exited without event %q: %v", p.rank, name, p.lines.Err())
+	return event{} // not reached
 }
 
 func (p *process) sendSignal(s syscall.Signal) {

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/control"
 )
 
-// Each rank passes a few numbers, its words, to Gather under a name such as "loss". The n-th Gather
-// for a name returns the words that each rank has passed to its n-th Gather for this name.
+// Gather returns the Words that every rank has passed to it. The n-th Gather for a name, such as
+// "loss", matches the n-th Gather for this name on the other ranks.
 
 var valueRequirements = []requirement{
 	{"Gather returns the words of all ranks", testGatheredWords},
@@ -24,50 +24,11 @@ var valueRequirements = []requirement{
 	{"Gather of ordered values detects a deadlock with a rank in a collective", testOrderedValues},
 }
 
-// Arguments of Plane.Named. A rank that waits for ordered values launches no collective meanwhile,
-// so the wait can detect deadlocks with collectives.
+// Arguments of Plane.Named. Values that are ordered detect deadlocks with collectives.
 const (
 	unordered = false
 	ordered   = true
 )
-
-// testWords returns words whose first and last number depend on first.
-func testWords(first uint64) driver.Words { return driver.Words{first, 1, 2, 3, 4, ^first} }
-
-// gather passes testWords(first) to Gather. It returns the words of all ranks, followed by zeros.
-func gather(
-	ctx context.Context, p control.Plane, name string, first uint64,
-) ([]driver.Words, error) {
-	const maxRanks = 8 // more than any test has
-	all := make([]driver.Words, maxRanks)
-	value, err := p.Named(name, unordered)
-	if err != nil {
-		return nil, err
-	}
-
-	err = value.Gather(ctx, testWords(first), all)
-	return all, err
-}
-
-// gatherAndCheck lets rank i gather words that depend on the rank and the round.
-func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
-	const stride = 1000 // more than the number of ranks
-	firstWord := func(rank int) uint64 { return uint64(stride*round + rank) }
-	all, err := gather(g.ctx, g.planes[i], name, firstWord(i))
-	if err != nil {
-		return err
-	}
-
-	for rank := range g.planes {
-		want := testWords(firstWord(rank))
-		if all[rank] != want {
-			return fmt.Errorf("%s %d: words of group rank %d = %v, want %v",
-				name, round, rank, all[rank], want)
-		}
-	}
-
-	return nil
-}
 
 func testGatheredWords(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
@@ -86,19 +47,52 @@ func testGatheredWords(t *testing.T, join Join) {
 	})
 }
 
+// gatherAndCheck lets rank i gather the testWords of a round.
+func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
+	all, err := gather(g.ctx, g.planes[i], name, testWords(i, round))
+	if err != nil {
+		return err
+	}
+
+	for rank := range g.planes {
+		if want := testWords(rank, round); all[rank] != want {
+			return fmt.Errorf("%s %d: words of group rank %d = %v, want %v",
+				name, round, rank, all[rank], want)
+		}
+	}
+
+	return nil
+}
+
+func testWords(rank, round int) driver.Words {
+	return driver.Words{uint64(rank), uint64(round), 2, 3, 4, ^uint64(round)}
+}
+
+// gather returns the words by group rank.
+func gather(
+	ctx context.Context, p control.Plane, name string, own driver.Words,
+) ([]driver.Words, error) {
+	value, err := p.Named(name, unordered)
+	if err != nil {
+		return nil, err
+	}
+
+	const maxRanks = 8 // more than any test has
+	all := make([]driver.Words, maxRanks)
+	err = value.Gather(ctx, own, all)
+	return all, err
+}
+
 // Other gathers, exchanges and comparisons complete while rank 0 waits for the value "slow".
 func testIndependentNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
-	quickDone := make(chan struct{})
+	gatherSlow := func(i int) error { return g.gatherAndCheck(i, "slow", 1) }
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		result := make(chan error, 1)
-		go func() {
-			if i == 1 {
-				<-quickDone
-			}
+		if i == 0 {
+			go func() { result <- gatherSlow(0) }()
+		}
 
-			result <- g.gatherAndCheck(i, "slow", 1)
-		}()
 		payloadSizes := []int{20, 3} // by group rank
 		for round := range 20 {
 			gatherErr := g.gatherAndCheck(i, "quick", round)
@@ -110,7 +104,7 @@ func testIndependentNames(t *testing.T, join Join) {
 		}
 
 		if i == 1 {
-			close(quickDone)
+			return gatherSlow(1)
 		}
 
 		return <-result
@@ -120,10 +114,10 @@ func testIndependentNames(t *testing.T, join Join) {
 func testOrderOfNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	names := [][]string{{"first", "second"}, {"second", "first"}} // by group rank
-	g.mustRunOnEach(t, func(i int, _ control.Plane) error {
+	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		results := make(chan error, len(names[i]))
 		for _, name := range names[i] {
-			if _, err := g.planes[i].Named(name, unordered); err != nil {
+			if _, err := p.Named(name, unordered); err != nil { // fixes the order
 				return err
 			}
 
@@ -153,7 +147,7 @@ func testInvalidNames(t *testing.T, join Join) {
 			}
 		}
 
-		// Use up all names but one. The names may differ between ranks.
+		// Leave one name for longest.
 		for k := range driver.MaxValueNames - 1 {
 			name := fmt.Sprint(i + k)
 			if _, err := p.Named(name, unordered); err != nil {
@@ -169,7 +163,7 @@ func testInvalidNames(t *testing.T, join Join) {
 			return fmt.Errorf("one name above the limit: got %w, want ErrInvalid", err)
 		}
 
-		const commonName = "7" // arbitrary name that both ranks have used above
+		const commonName = "7" // both ranks have used it above
 		gatherErr := g.gatherAndCheck(i, commonName, 1)
 		return errors.Join(gatherErr, checkOpen(p))
 	})
@@ -179,12 +173,12 @@ func testCanceledGather(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	ctx, cancel := context.WithCancel(g.ctx)
 	cancel()
-	_, err := gather(ctx, g.planes[0], "alone", 1)
+	_, err := gather(ctx, g.planes[0], "alone", driver.Words{})
 	checkError(t, "Gather with a canceled context", err, context.Canceled)
 	checkError(t, "Cause", g.planes[0].Cause(), context.Canceled)
-	_, err = gather(g.ctx, g.planes[1], "alone", 1)
+	_, err = gather(g.ctx, g.planes[1], "alone", driver.Words{})
 	checkError(t, "Gather on the other rank", err, driver.ErrFault)
-	_, err = gather(g.ctx, g.planes[0], "alone", 1)
+	_, err = gather(g.ctx, g.planes[0], "alone", driver.Words{})
 	checkError(t, "Gather of the failed plane", err, context.Canceled)
 }
 
@@ -199,12 +193,12 @@ func testClosedGather(t *testing.T, join Join) {
 	checkError(t, "Named", err, driver.ErrClosed)
 }
 
-// Rank 0 gathers ordered values, while rank 1 waits for a collective that rank 0 has not launched.
+// Rank 0 waits in Gather, while rank 1 waits for a collective that rank 0 has not submitted.
 func testOrderedValues(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {
 		if i == 1 {
-			return p.Await(g.ctx, unfinishedWait(p.Submit()))
+			return p.Await(g.ctx, newEndlessWait(p.Submit()))
 		}
 
 		value, err := p.Named("in order", ordered)

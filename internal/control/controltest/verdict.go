@@ -3,9 +3,7 @@ package controltest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -41,7 +39,7 @@ var verdictRequirements = []requirement{
 // before, waits on rank 0, and passes the error of the wait to check.
 func testEachWait(
 	t *testing.T, join Join, n int, before func(t *testing.T, g *localGroup),
-	check func(t *testing.T, err error),
+	check func(t *testing.T, g *localGroup, err error),
 ) {
 	t.Helper()
 	for name, wait := range waitFunctions {
@@ -49,19 +47,8 @@ func testEachWait(
 			g := newGroup(t, join, n, hangTimeout)
 			before(t, g)
 			err := wait(g.planes[0])
-			check(t, err)
+			check(t, g, err)
 		})
-	}
-}
-
-// checkPeerError checks that err is a PeerError about one world rank, and that its text names the
-// rank.
-func checkPeerError(t *testing.T, err error, rank int) {
-	t.Helper()
-	var peer *driver.PeerError
-	isAboutRank := errors.As(err, &peer) && slices.Equal(peer.Ranks, []int{rank})
-	if !isAboutRank || !strings.Contains(err.Error(), fmt.Sprintf("world rank %d", rank)) {
-		t.Errorf("got %v, want a PeerError about world rank %d", err, rank)
 	}
 }
 
@@ -71,9 +58,9 @@ func testErrorNamesFailedRank(t *testing.T, join Join) {
 		_ = g.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
 		waitForPeerFailure(g.planes[0])
 	}
-	check := func(t *testing.T, err error) {
+	check := func(t *testing.T, g *localGroup, err error) {
 		t.Helper()
-		checkPeerError(t, err, worldRanks(3)[1])
+		checkPeerError(t, err, g.worldRank(1))
 		if errors.Is(err, driver.ErrAborted) {
 			t.Errorf("got %v, want an error that does not match ErrAborted", err)
 		}
@@ -91,9 +78,9 @@ func testErrorOmitsRankThatFailedLater(t *testing.T, join Join) {
 		err := waitFunctions["a wait for work"](g.planes[2]) // makes rank 2 fail, too
 		checkError(t, "the second failure", err, driver.ErrFault)
 	}
-	check := func(t *testing.T, err error) {
+	check := func(t *testing.T, g *localGroup, err error) {
 		t.Helper()
-		checkPeerError(t, err, worldRanks(3)[1])
+		checkPeerError(t, err, g.worldRank(1))
 	}
 	testEachWait(t, join, 3, before, check)
 }
@@ -106,29 +93,12 @@ func testErrorNamesAbortingRank(t *testing.T, join Join) {
 		waitForPeerFailure(g.planes[0])
 		must(t, g.planes[1].Close())
 	}
-	check := func(t *testing.T, err error) {
+	check := func(t *testing.T, g *localGroup, err error) {
 		t.Helper()
-		checkPeerError(t, err, worldRanks(2)[1])
+		checkPeerError(t, err, g.worldRank(1))
 		checkError(t, "after an abort", err, driver.ErrAborted)
 	}
 	testEachWait(t, join, 2, before, check)
-}
-
-// checkDeadlock checks that err is a DeadlockError that describes the activity of exactly the given
-// world ranks.
-func checkDeadlock(t *testing.T, err error, ranks ...int) {
-	t.Helper()
-	deadlock, ok := errors.AsType[*driver.DeadlockError](err)
-	if !ok || len(deadlock.Activity) != len(ranks) {
-		t.Errorf("got %v, want a DeadlockError about world ranks %v", err, ranks)
-		return
-	}
-
-	for _, r := range ranks {
-		if deadlock.Activity[r] == "" {
-			t.Errorf("got %v, want an error about world rank %d", err, r)
-		}
-	}
 }
 
 // testErrorNamesRankThatLeft lets rank 2 of three leave. Rank 1 never arrives.
@@ -137,9 +107,9 @@ func testErrorNamesRankThatLeft(t *testing.T, join Join) {
 		t.Helper()
 		must(t, g.planes[2].Close())
 	}
-	check := func(t *testing.T, err error) {
+	check := func(t *testing.T, g *localGroup, err error) {
 		t.Helper()
-		checkDeadlock(t, err, worldRanks(3)[2])
+		checkDeadlock(t, err, g.worldRank(2))
 	}
 	testEachWait(t, join, 3, before, check)
 }
@@ -159,7 +129,7 @@ func testDeadlockErrors(t *testing.T, join Join) {
 			})
 			deadlocks := 0
 			for i, err := range errs {
-				otherRank := worldRanks(2)[1-i]
+				otherRank := g.worldRank(1 - i)
 				if errors.Is(err, driver.ErrFault) {
 					checkPeerError(t, err, otherRank)
 				} else {
@@ -178,15 +148,12 @@ func testDeadlockErrors(t *testing.T, join Join) {
 // testExitAfterLeavingEarly lets rank 0 wait for a ticket that rank 1 had not submitted when rank 1
 // left. The process of rank 1 exits long before the wait ends.
 func testExitAfterLeavingEarly(t *testing.T, _ Join) {
-	procs := startProcesses(t, 2, leaveEarlyProgram, hangTimeout) // see program.leave
+	procs := startProcesses(t, 2, leaveEarlyTask, hangTimeout)
 	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
 
-	o := procs[0].awaitEvent("outcome")
-	if o.Kind != "deadlock" || !slices.Equal(o.Ranks, []int{1}) {
-		t.Errorf("outcome of rank 0 = %+v, want a DeadlockError about rank 1", o)
-	}
+	procs[0].checkOutcome(procs[0].awaitOutcome(), "deadlock", 1)
 }
 
 // testWaitPastDeadline also checks that the plane stays open.
@@ -195,9 +162,8 @@ func testWaitPastDeadline(t *testing.T, join Join) {
 	ctx, cancel := context.WithTimeout(g.ctx, shortTimeout)
 	defer cancel()
 	p := g.planes[0]
-	err := p.Await(ctx, unfinishedWait(p.Submit()))
-	missingRank := worldRanks(2)[1]
-	if CountTimeouts(t, err, missingRank) == 0 {
+	err := p.Await(ctx, newEndlessWait(p.Submit()))
+	if CountTimeouts(t, err, g.worldRank(1)) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 
@@ -223,7 +189,7 @@ func testLateWarning(t *testing.T, join Join) {
 			return err
 		},
 		"a wait for work": func(ctx context.Context, p control.Plane) error {
-			err := p.Await(ctx, unfinishedWait(p.Submit()))
+			err := p.Await(ctx, newEndlessWait(p.Submit()))
 			if errors.Is(err, context.Canceled) {
 				return nil
 			}
@@ -234,10 +200,11 @@ func testLateWarning(t *testing.T, join Join) {
 	for name, wait := range waits {
 		t.Run("from "+name, func(t *testing.T) {
 			warnings := make(chan driver.LateWarning, 1000) // has room for all, so Warn returns
-			g := newWarningGroup(t, join, 2, driver.Late{
+			late := driver.Late{
 				After: warningDelay,
 				Warn:  func(l driver.LateWarning) { warnings <- l },
-			})
+			}
+			g := newGroupLike(t, join, 2, Member{Timeout: hangTimeout, Late: late})
 			for len(warnings) > 0 {
 				<-warnings // issued while the ranks joined on a busy machine
 			}
@@ -247,8 +214,8 @@ func testLateWarning(t *testing.T, join Join) {
 			result := make(chan error, 1)
 			go func() { result <- wait(ctx, g.planes[0]) }()
 			// The second warning comes twice the delay after the first one.
-			checkWarning(t, <-warnings, warningDelay)
-			checkWarning(t, <-warnings, 3*warningDelay)
+			checkWarning(t, g, <-warnings, warningDelay)
+			checkWarning(t, g, <-warnings, 3*warningDelay)
 			if name == "a wait for work" {
 				cancel()
 			} else {
@@ -262,11 +229,13 @@ func testLateWarning(t *testing.T, join Join) {
 }
 
 // checkWarning checks that a warning describes group rank 1, after a wait of at least minWaited.
-func checkWarning(t *testing.T, l driver.LateWarning, minWaited time.Duration) {
+func checkWarning(
+	t *testing.T, g *localGroup, l driver.LateWarning, minWaited time.Duration,
+) {
 	t.Helper()
-	lateRank := worldRanks(2)[1]
+	lateRank := g.worldRank(1)
 	isAboutRank := slices.Equal(l.Ranks, []int{lateRank}) && l.Activity[lateRank] != ""
-	isAboutCall := l.Group == "planes" && l.InCall != ""
+	isAboutCall := l.Group == groupName && l.InCall != ""
 	if !isAboutRank || !isAboutCall || l.Waited < minWaited {
 		t.Errorf("got %+v, want a warning about world rank %d after %v", l, lateRank, minWaited)
 	}
@@ -276,14 +245,15 @@ func checkWarning(t *testing.T, l driver.LateWarning, minWaited time.Duration) {
 // submitted it.
 func testLongWorkWithoutWarning(t *testing.T, join Join) {
 	var submitted atomic.Bool // set once no rank can be late
-	g := newWarningGroup(t, join, 2, driver.Late{
+	late := driver.Late{
 		After: warningDelay,
 		Warn: func(l driver.LateWarning) {
 			if submitted.Load() {
 				t.Errorf("unexpected warning: %v", &l)
 			}
 		},
-	})
+	}
+	g := newGroupLike(t, join, 2, Member{Timeout: hangTimeout, Late: late})
 	for _, p := range g.planes {
 		p.Submit()
 	}
@@ -296,8 +266,8 @@ func testLongWorkWithoutWarning(t *testing.T, join Join) {
 	submitted.Store(true)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		begin := time.Now()
-		wait := unfinishedWait(1) // 1 is the ticket that both ranks have submitted
-		wait.Done = func() bool { return time.Since(begin) > 4*warningDelay }
+		const ticket = 1 // which both ranks have submitted
+		wait := newWait(ticket, func() bool { return time.Since(begin) > 4*warningDelay })
 		return p.Await(g.ctx, wait)
 	})
 }
