@@ -31,9 +31,11 @@ var (
 	seedFlag     = flag.Uint64("seed", 1, "seed of all draws")
 	programsFlag = flag.Int("programs", 0,
 		"number of programs; 0 selects a default for each test")
-	fromFlag   = flag.Int("from", 1, "number of the first program")
-	atOnceFlag = flag.Int("at-once", 2, "number of programs to run at the same time")
-	allFlag    = flag.Bool("all", false, "continue after a failure and count failures")
+	fromFlag     = flag.Int("from", 1, "number of the first program")
+	atOnceFlag   = flag.Int("at-once", 2, "number of programs to run at the same time")
+	allFlag      = flag.Bool("all", false, "continue after a failure and count failures")
+	machinesFlag = flag.Int("machines", 1,
+		"number of machines on which the ranks of a world on GPUs pretend to run")
 )
 
 var isRaceDetectorOn bool // set in race_test.go

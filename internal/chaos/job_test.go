@@ -24,6 +24,9 @@ const (
 	roleVariable = "SYMMEM_CHAOS_ROLE"
 	taskVariable = "SYMMEM_CHAOS_TASK" // JSON
 	jobVariable  = "SYMMEM_CHAOS_JOB"  // job.id
+
+	machinesVariable = "SYMMEM_CHAOS_MACHINES"
+	hostVariable     = "NCCL_HOSTID" // names a rank's machine for NCCL and symmem
 )
 
 // roles holds the main functions of ranks. Each writes failures of symmem to standard output, and
@@ -48,6 +51,34 @@ func runRole(role string) int {
 	}
 
 	return 0
+}
+
+// restartOnMachine restarts this process with the name of the rank's machine in its environment.
+// Setting the variable is not enough, because NCCL sees only variables that were set when the
+// process started.
+func restartOnMachine() error {
+	machines, _ := strconv.Atoi(os.Getenv(machinesVariable))
+	if machines <= 1 || os.Getenv(hostVariable) != "" {
+		return nil
+	}
+
+	rank, err := strconv.Atoi(os.Getenv("RANK"))
+	if err != nil {
+		return err
+	}
+
+	ranks, err := strconv.Atoi(os.Getenv("WORLD_SIZE"))
+	if err != nil {
+		return err
+	}
+
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+
+	host := fmt.Sprintf("%s=machine-%d", hostVariable, rank*machines/ranks)
+	return syscall.Exec(program, os.Args, append(os.Environ(), host))
 }
 
 // job is a set of processes, the ranks, that a test starts from its own executable.
