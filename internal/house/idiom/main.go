@@ -1,11 +1,10 @@
-// Command idiom lists the words and pairs of words that distinguish the comments of one tree of Go
-// code from other trees.
+// Command idiom lists the terms (words and pairs of words) that distinguish the comments of one
+// tree of Go code from those of other trees.
 //
 //	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
 //
-// Each OTHER is a checkout of a well-known project. The output has four columns: a score, the
-// number of occurrences in FOLDER, the number in all OTHER trees, and the word or pair. A high
-// score means that the word is typical of FOLDER.
+// The output has four columns: a score, the number of occurrences in FOLDER, the number in all
+// OTHER trees, and the term. Terms that are typical of FOLDER have high scores.
 package main
 
 import (
@@ -25,7 +24,7 @@ import (
 )
 
 func main() {
-	wordCount := flag.Int("n", 50, "number of words and pairs")
+	termCount := flag.Int("n", 50, "number of words and pairs")
 	includeTests := flag.Bool("tests", false, "read test files too")
 	flag.Parse()
 	if flag.NArg() < 2 {
@@ -35,15 +34,15 @@ func main() {
 
 	folder := flag.Arg(0)
 	others := flag.Args()[1:]
-	err := run(os.Stdout, *wordCount, *includeTests, folder, others)
+	err := run(os.Stdout, *termCount, *includeTests, folder, others)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "idiom:", err)
 		os.Exit(1)
 	}
 }
 
-// run prints the wordCount words and pairs that are most typical of folder.
-func run(out io.Writer, wordCount int, includeTests bool, folder string, others []string) error {
+// run prints the termCount most typical terms of folder.
+func run(out io.Writer, termCount int, includeTests bool, folder string, others []string) error {
 	ours := counts{}
 	if err := ours.read(os.DirFS(folder), includeTests); err != nil {
 		return err
@@ -56,20 +55,17 @@ func run(out io.Writer, wordCount int, includeTests bool, folder string, others 
 		}
 	}
 
-	for _, w := range compare(ours, theirs, wordCount) {
-		fmt.Fprintf(out, "%7.1f %6d %6d  %s\n", w.score, w.ours, w.theirs, w.text)
+	for _, t := range compare(ours, theirs, termCount) {
+		fmt.Fprintf(out, "%7.1f %6d %6d  %s\n", t.score, t.ours, t.theirs, t.text)
 	}
 
 	return nil
 }
 
-// counts holds the number of occurrences of each word and pair.
+// counts holds the number of occurrences of each term.
 type counts map[string]int
 
-// wordPattern matches English words, but not names such as "WalkDir" or "x2".
-var wordPattern = regexp.MustCompile(`\b[A-Za-z][a-z]*(?:'[a-z]+)?\b`)
-
-// read counts the words in the comments of a tree's Go files.
+// read counts the terms in the comments of a tree's Go files.
 func (c counts) read(tree fs.FS, includeTests bool) error {
 	return fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -109,12 +105,16 @@ func (c counts) read(tree fs.FS, includeTests bool) error {
 	})
 }
 
-// add counts the words of a text, and the pairs of adjacent words without punctuation between them.
+// wordPattern skips names with inner capitals or digits, such as "WalkDir" and "x2".
+var wordPattern = regexp.MustCompile(`\b[A-Za-z][a-z]*(?:'[a-z]+)?\b`)
+
+// add counts the words of a text. It also counts pairs of consecutive words, except across
+// punctuation.
 func (c counts) add(text string) {
 	isPunctuation := func(r rune) bool { return strings.ContainsRune(".,:;()[]`\"", r) }
-	for part := range strings.FieldsFuncSeq(text, isPunctuation) {
+	for phrase := range strings.FieldsFuncSeq(text, isPunctuation) {
 		previous := ""
-		for _, match := range wordPattern.FindAllString(part, -1) {
+		for _, match := range wordPattern.FindAllString(phrase, -1) {
 			word := strings.ToLower(match)
 			c[word]++
 			if previous != "" {
@@ -126,49 +126,48 @@ func (c counts) add(text string) {
 	}
 }
 
-// scoredWord is a word or a pair, with its number of occurrences in each corpus.
-type scoredWord struct {
+type scoredTerm struct {
 	text         string
 	score        float64
 	ours, theirs int
 }
 
-// compare returns the wordCount words that are most typical of ours, the highest score first. A
-// score is the log odds ratio of a word divided by the standard deviation of this ratio. The
-// division keeps rare words from scoring high by chance.
-func compare(ours, theirs counts, wordCount int) []scoredWord {
-	var all []scoredWord
+// compare returns the termCount terms with the highest scores. The score is the logarithm of the
+// odds ratio, divided by the standard deviation of this logarithm, because the ratio of a rare term
+// may be high by chance.
+func compare(ours, theirs counts, termCount int) []scoredTerm {
+	var all []scoredTerm
 	ourTotal := ours.total()
 	theirTotal := theirs.total()
 	for text, count := range ours {
-		const continuity = 0.5 // Haldane-Anscombe correction: avoids odds of 0
-		ourCount := float64(count) + continuity
-		theirCount := float64(theirs[text]) + continuity
-		ourOdds := ourCount / (ourTotal - ourCount)
-		theirOdds := theirCount / (theirTotal - theirCount)
-		logOddsRatio := math.Log(ourOdds) - math.Log(theirOdds)
-		deviation := math.Sqrt(1/ourCount + 1/theirCount)
-		all = append(all, scoredWord{
+		theirCount := theirs[text]
+		logOddsRatio := math.Log(odds(count, ourTotal)) - math.Log(odds(theirCount, theirTotal))
+		deviation := math.Sqrt(1/corrected(count) + 1/corrected(theirCount))
+		all = append(all, scoredTerm{
 			text:   text,
 			score:  logOddsRatio / deviation,
 			ours:   count,
-			theirs: theirs[text],
+			theirs: theirCount,
 		})
 	}
 
-	slices.SortFunc(all, func(a, b scoredWord) int {
+	slices.SortFunc(all, func(a, b scoredTerm) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), strings.Compare(a.text, b.text))
 	})
-	return all[:min(wordCount, len(all))]
+	return all[:min(termCount, len(all))]
 }
 
-// total returns the sum of all counts plus 1. It exceeds the largest count plus the continuity
-// correction of compare, so that no odds are infinite.
-func (c counts) total() float64 {
+func (c counts) total() int {
 	sum := 0
 	for _, count := range c {
 		sum += count
 	}
 
-	return float64(sum) + 1
+	return sum
 }
+
+// odds estimates the odds of a term that occurs count times among total terms.
+func odds(count, total int) float64 { return corrected(count) / corrected(total-count) }
+
+// corrected adds 0.5 (the Haldane-Anscombe correction), so that no odds are zero or infinite.
+func corrected(count int) float64 { return float64(count) + 0.5 }

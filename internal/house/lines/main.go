@@ -1,5 +1,5 @@
-// Command lines prints the number of lines of Go code in each package below a folder. It ignores
-// tests, comments and blank lines.
+// Lines counts the lines of Go code in each package below a folder. It ignores tests, comments and
+// blank lines.
 //
 //	go run ./internal/house/lines [FOLDER]
 //
@@ -81,17 +81,13 @@ func countByFolder(tree fs.FS) (map[string]int, error) {
 	return counts, err
 }
 
-// countLines returns the number of lines with code: lines that contain a token or a part of a
-// token.
+// countLines returns the number of lines with code, including all lines of a raw string.
 func countLines(source []byte) int {
 	set := token.NewFileSet()
-	const fileName = "" // only for errors
-	file := set.AddFile(fileName, set.Base(), len(source))
-	const skipComments scanner.Mode = 0 // because ScanComments is not set
-	var ignoreErrors scanner.ErrorHandler
+	file := set.AddFile("", set.Base(), len(source))
 	var s scanner.Scanner
-	s.Init(file, source, ignoreErrors, skipComments)
-	lines := map[int]bool{} // line numbers
+	s.Init(file, source, nil, 0) // skips comments and ignores errors
+	lines := map[int]bool{}      // line numbers
 	for {
 		pos, kind, text := s.Scan()
 		if kind == token.EOF {
@@ -105,7 +101,7 @@ func countLines(source []byte) int {
 		}
 
 		firstLine := file.Line(pos)
-		lineCount := strings.Count(text, "\n") + 1 // A raw string can have several lines.
+		lineCount := strings.Count(text, "\n") + 1
 		for i := range lineCount {
 			lines[firstLine+i] = true
 		}

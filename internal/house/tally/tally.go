@@ -1,3 +1,11 @@
+// Command tally summarizes the output of go test -json. It prints the output of failed tests, and the
+// number of tests that passed and failed. It fails if a test failed.
+//
+//	go test -json ./... | go run ./internal/house/tally
+//
+// Subtests count instead of their parents: if TestSum/int8 passes and TestSum/int16 fails, the
+// summary is "1 passed, 1 failed". A package that fails without a failed test, because it crashes
+// or does not build, adds 1 to the failures.
 package main
 
 import (
@@ -7,15 +15,24 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
 )
 
-// The summary counts subtests instead of their parents. For example, it is "1 passed, 1 failed" if
-// TestSum/int8 passes and TestSum/int16 fails. A package counts only if it fails without a failed
-// test, for example because it crashes.
+func main() {
+	failed, err := run(os.Stdin, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tally:", err)
+		os.Exit(2)
+	}
+
+	if failed {
+		os.Exit(1)
+	}
+}
 
 // event is a line of the output of go test -json. See go doc test2json.
 type event struct {
@@ -37,18 +54,17 @@ func (id testID) String() string {
 	return id.pkg + " " + id.test
 }
 
-// noOutcome is the outcome of a test that has started but not ended. Go test does not report the
-// end of passing benchmarks.
-const noOutcome = "run"
+// unfinished is the outcome of a test without a final event, such as a benchmark that passes.
+const unfinished = "run"
 
 // tally records the outcomes of tests and packages.
 type tally struct {
-	outcomes map[testID]string // noOutcome or a final action, such as "pass"
+	outcomes map[testID]string // unfinished, or a final action such as "pass"
 	outputs  map[testID][]byte
-	parents  map[testID]bool // tests with named subtests
+	parents  map[testID]bool // tests with subtests that count instead of them
 }
 
-// run reads events from in, and writes the failed tests and a summary to out.
+// run reads events from in, and writes the output of failed tests and a summary to out.
 func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
 	t := tally{
 		outcomes: map[testID]string{},
@@ -58,7 +74,7 @@ func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
 	lines := json.NewDecoder(in)
 	for {
 		var e event
-		err := lines.Decode(&e)
+		err = lines.Decode(&e)
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -73,30 +89,29 @@ func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
 	return t.report(out)
 }
 
-// unnamedSubtest matches names that go test generates, such as "#01". The summary counts the parent
-// of such subtests instead.
-var unnamedSubtest = regexp.MustCompile(`^#[0-9]+$`)
-
-func (id testID) isUnnamed() bool { return unnamedSubtest.MatchString(path.Base(id.test)) }
-
 func (t *tally) add(e *event) {
 	id := testID{pkg: cmp.Or(e.Package, e.ImportPath), test: e.Test}
 	switch e.Action {
 	case "run":
-		t.outcomes[id] = noOutcome
+		t.outcomes[id] = unfinished
 	case "output", "build-output":
 		t.outputs[id] = append(t.outputs[id], e.Output...)
 	case "pass", "fail", "skip", "build-fail":
 		t.outcomes[id] = e.Action
-		parent := path.Dir(id.test)
-		isSubtest := parent != "."
-		if isSubtest && !id.isUnnamed() {
-			t.parents[testID{pkg: id.pkg, test: parent}] = true
+		isSubtest := strings.Contains(id.test, "/")
+		if isSubtest && !id.isNumbered() {
+			t.parents[testID{pkg: id.pkg, test: path.Dir(id.test)}] = true
 		}
 	}
 }
 
-// report writes the failed tests and a summary. It returns an error if no test has run.
+var numberPattern = regexp.MustCompile(`^#[0-9]+$`)
+
+// isNumbered reports whether id is a subtest without a name, which go test numbers, such as
+// TestSum/#01. The parents of numbered subtests count instead of them.
+func (id testID) isNumbered() bool { return numberPattern.MatchString(path.Base(id.test)) }
+
+// report writes the output of failed tests, and a summary.
 func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 	if len(t.outcomes) == 0 {
 		return true, errors.New("no test has run")
@@ -131,13 +146,13 @@ func (t *tally) isCounted(id testID) bool {
 		return t.failedWithoutTest(id.pkg)
 	}
 
-	return !t.parents[id] && !id.isUnnamed()
+	return !t.parents[id] && !id.isNumbered()
 }
 
 // wasInterrupted reports whether a test has not ended because its package crashed.
 func (t *tally) wasInterrupted(id testID) bool {
 	isBenchmark := strings.HasPrefix(id.test, "Benchmark")
-	return t.outcomes[id] == noOutcome && !isBenchmark && t.hasPackageFailed(id.pkg)
+	return t.outcomes[id] == unfinished && !isBenchmark && t.hasPackageFailed(id.pkg)
 }
 
 func (t *tally) hasPackageFailed(pkg string) bool {
