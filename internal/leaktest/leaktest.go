@@ -1,6 +1,5 @@
-// Package leaktest fails tests that leak file descriptors or shared memory of symmem (/memfd:symmem
-// in /proc/self/maps). With the build tag "invariants", it also finds leaked reservations of
-// addresses.
+// Package leaktest fails tests that leak file descriptors or mappings of shared memory of symmem.
+// With the build tag "invariants", it finds all mappings that package sys has created.
 package leaktest
 
 import (
@@ -17,8 +16,7 @@ import (
 // TestRunner runs tests and returns the exit code, as *testing.M does.
 type TestRunner interface{ Run() int }
 
-// Watch returns a TestRunner that fails if the tests leave resources open that were not open when
-// Watch was called. Use it in TestMain:
+// Watch returns a TestRunner that fails if the tests leave resources open. Call it in TestMain:
 //
 //	func TestMain(m *testing.M) { os.Exit(leaktest.Watch(m).Run()) }
 func Watch(tests TestRunner) TestRunner {
@@ -30,8 +28,7 @@ type leakCheckedTests struct {
 	openBefore map[string]int // from countResources
 }
 
-// Run runs the tests and returns their exit code. If they pass but leak, it prints the leaks and
-// returns 1.
+// Run returns the exit code of the tests. If they pass but leak, it prints the leaks and returns 1.
 func (l *leakCheckedTests) Run() int {
 	code := l.tests.Run()
 	if code != 0 {
@@ -51,11 +48,11 @@ func (l *leakCheckedTests) Run() int {
 }
 
 const (
-	closeTimeout = 10 * time.Second // A server may notice a closed connection late.
+	closeTimeout = 10 * time.Second // for goroutines that close resources after a test
 	pollInterval = 10 * time.Millisecond
 )
 
-// findLeaks waits up to closeTimeout for resources to be closed, and describes those still open.
+// findLeaks waits up to closeTimeout for resources to be closed, and returns those still open.
 func (l *leakCheckedTests) findLeaks() []string {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -83,11 +80,11 @@ func (l *leakCheckedTests) currentLeaks() []string {
 	return leaks
 }
 
-// countResources returns the number of open resources with each description.
+// countResources counts the open resources of the process. The keys are descriptions to print.
 func countResources() map[string]int {
 	resources := map[string]int{}
 	for _, mapping := range sys.OpenMappings() { // empty without the build tag "invariants"
-		resources["a mapping created by this stack:\n"+mapping]++
+		resources["a mapping of "+mapping]++
 	}
 
 	countDescriptors(resources)
@@ -95,7 +92,7 @@ func countResources() map[string]int {
 	return resources
 }
 
-// countDescriptors adds the open file descriptors, except those of the Go runtime, to resources.
+// countDescriptors adds the open file descriptors to resources, except those of the Go runtime.
 func countDescriptors(resources map[string]int) {
 	const folder = "/proc/self/fd"
 	entries, err := os.ReadDir(folder)
@@ -107,12 +104,12 @@ func countDescriptors(resources map[string]int) {
 	for _, e := range entries {
 		target, err := os.Readlink(folder + "/" + e.Name())
 		if err != nil {
-			continue // ReadDir has closed its own descriptor.
+			continue // closed, such as the descriptor of ReadDir
 		}
 
-		isOfReadDir := strings.HasPrefix(target, "/proc/")
+		isInProc := strings.HasPrefix(target, "/proc/")
 		isOfRuntime := strings.HasPrefix(target, "anon_inode:[event") // [eventpoll] or [eventfd]
-		if isOfReadDir || isOfRuntime {
+		if isInProc || isOfRuntime {
 			continue
 		}
 
@@ -120,7 +117,7 @@ func countDescriptors(resources map[string]int) {
 	}
 }
 
-// countMappings adds the mappings of symmem's shared memory to resources.
+// countMappings adds the mappings of symmem's memory files to resources.
 func countMappings(resources map[string]int) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
