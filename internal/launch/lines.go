@@ -5,100 +5,37 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 )
 
-// The processes of a job, called ranks, share a destination, such as a terminal. Their lines must
-// not mix: if a rank writes "loss" and then " 0.5\n", its lineWriter passes both parts to the sink
-// together. No newline follows a prompt such as "name: ". A timer therefore writes "[1] name: "
-// after 100 ms, and the sink writes a newline before the next line of another rank.
-
-const (
-	maxPending        = 1 << 20 // bytes; a longer line is written in parts
-	unterminatedDelay = 100 * time.Millisecond
-)
-
-// sink writes the output of all ranks to one destination. After a write error, it discards further
-// output, so that the ranks do not fail.
-type sink struct {
-	mu     *sync.Mutex   // shared by all sinks of a Run, which may write to the same terminal
-	delay  time.Duration // unterminatedDelay, except in tests
-	errors chan<- error  // receives at most one error; buffered, so that sending does not block
-
-	// Guarded by mu:
-	destination      io.Writer
-	err              error       // first error of destination
-	unfinishedWriter *lineWriter // has written a line without a newline; or nil
-}
-
-// writeMessage writes a line of the launcher itself.
-func (s *sink) writeMessage(line []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var noRank *lineWriter
-	s.endUnfinishedLineLocked(noRank, line)
-	s.writeLocked(line)
-}
-
-func (s *sink) firstError() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
-
-// writeLocked discards b if an earlier write has failed. The caller of a function whose name ends
-// in Locked holds mu.
-func (s *sink) writeLocked(b []byte) {
-	if s.err != nil {
-		return
-	}
-
-	_, s.err = s.destination.Write(b)
-	if s.err != nil {
-		s.errors <- s.err
-	}
-}
-
-// endUnfinishedLineLocked prepares for a write of nextText by next. If another lineWriter has left
-// a line unfinished, it writes a newline first, unless nextText overwrites a progress bar. nextText
-// must not be empty.
-func (s *sink) endUnfinishedLineLocked(next *lineWriter, nextText []byte) {
-	last := s.unfinishedWriter
-	if last == nil || last == next {
-		return
-	}
-
-	s.unfinishedWriter = nil
-	overwritesBar := last.isProgressBar && nextText[0] == '\r'
-	if overwritesBar {
-		return
-	}
-
-	last.isProgressBar = false // The next text of last starts a new line.
-	s.writeLocked([]byte{'\n'})
-}
-
-// lineWriter forwards the standard output or standard error of one rank to a sink. It is safe for
-// concurrent use.
+// lineWriter forwards the standard output or standard error of one process of a job, called a rank.
+// Its sink is shared by all ranks. If a rank writes "loss" and then " 0.5\n", both parts reach the
+// sink together, so that the lines of different ranks do not mix.
+//
+// After a delay, an incomplete line, such as a prompt, is written without its newline. The
+// lineWriter then owns the sink's last line: before text of another rank, the sink adds a newline.
 type lineWriter struct {
 	sink   *sink
 	prefix string // such as "[3] ", or empty
 
-	// Guarded by sink.mu:
-	pending       []byte      // current line, except the part that was written
-	isProgressBar bool        // the current line contains a carriage return
-	timer         *time.Timer // calls writeAfterDelay; nil if none is running
-	batch         []byte      // prefixed text for the next write to the sink
+	// Guarded by sink.mu. Callers of functions whose names end in Locked hold it.
+	pending   []byte      // part of the current line that is not in batch yet
+	hasReturn bool        // the current line contains "\r", as progress bars do
+	timer     *time.Timer // calls writeAfterDelay; nil if none is running
+	batch     []byte      // prefixed text for the next write to the sink
 }
 
-// Write passes all complete lines to the sink in one write, and keeps an incomplete line for later.
-// It never returns an error.
+// maxPending limits the bytes in pending. A longer line is written in parts.
+const maxPending = 1 << 20
+
+// Write passes all complete lines to the sink in one write. It never returns an error.
 func (l *lineWriter) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	for rest := b; len(rest) > 0; {
-		rest = l.consumeLineLocked(rest)
+		rest = l.addLineLocked(rest)
 	}
 
 	l.writeBatchLocked()
@@ -109,57 +46,26 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// consumeLineLocked adds the first line of b, or a part of a line that is too long, and returns the
-// rest of b.
-func (l *lineWriter) consumeLineLocked(b []byte) (rest []byte) {
-	text, rest, hasNewline := bytes.Cut(b, []byte{'\n'})
+// addLineLocked moves the first line of b to batch or, if it is incomplete, to pending. It returns
+// the rest of b.
+func (l *lineWriter) addLineLocked(b []byte) (rest []byte) {
+	text, rest, isComplete := bytes.Cut(b, []byte{'\n'})
 	freeBytes := maxPending - len(l.pending)
 	if len(text) > freeBytes {
 		l.pending = append(l.pending, b[:freeBytes]...)
-		l.writeUnfinishedLineLocked() // makes room in pending
+		l.writePendingLocked()
 		return b[freeBytes:]
 	}
 
 	l.pending = append(l.pending, text...)
-	if hasNewline {
+	if isComplete {
 		l.endLineLocked()
 	}
 
 	return rest
 }
 
-func (l *lineWriter) writeAfterDelay() {
-	l.sink.mu.Lock()
-	defer l.sink.mu.Unlock()
-	l.stopTimerLocked()
-	l.writeUnfinishedLineLocked()
-}
-
-// stopTimerLocked does not stop a call of writeAfterDelay that already waits for mu. This call may
-// write the next line early, which is harmless.
-func (l *lineWriter) stopTimerLocked() {
-	if l.timer != nil {
-		l.timer.Stop()
-		l.timer = nil
-	}
-}
-
-// writeUnfinishedLineLocked writes pending before a newline has arrived. A trailing carriage return
-// stays in pending, because it may be the start of "\r\n".
-func (l *lineWriter) writeUnfinishedLineLocked() {
-	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
-	if len(text) == 0 {
-		return
-	}
-
-	l.addTextLocked(text)
-	l.pending = append(l.pending[:0], l.pending[len(text):]...) // "\r" or empty
-	l.writeBatchLocked()
-	l.sink.unfinishedWriter = l
-}
-
-// endLineLocked moves pending and a newline to batch. The caller must call writeBatchLocked before
-// it unlocks mu.
+// endLineLocked moves pending and a newline to batch.
 func (l *lineWriter) endLineLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	lineEnd := l.pending[len(text):] // "\r" or empty
@@ -167,30 +73,60 @@ func (l *lineWriter) endLineLocked() {
 	l.batch = append(l.batch, lineEnd...)
 	l.batch = append(l.batch, '\n')
 	l.pending = l.pending[:0]
-	l.isProgressBar = false
+	l.hasReturn = false
 	l.stopTimerLocked()
-	if l.sink.unfinishedWriter == l {
-		l.sink.unfinishedWriter = nil
+	if l.sink.lineOwner == l {
+		l.sink.lineOwner = nil
 	}
+}
+
+func (l *lineWriter) writeAfterDelay() {
+	l.sink.mu.Lock()
+	defer l.sink.mu.Unlock()
+	l.stopTimerLocked()
+	l.writePendingLocked()
+}
+
+// stopTimerLocked stops the timer. If writeAfterDelay is already waiting for mu, it may write the
+// next line early, which is harmless.
+func (l *lineWriter) stopTimerLocked() {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+}
+
+// writePendingLocked writes an incomplete line. A trailing "\r" stays in pending, because it may be
+// the start of "\r\n".
+func (l *lineWriter) writePendingLocked() {
+	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
+	if len(text) == 0 {
+		return
+	}
+
+	l.addTextLocked(text)
+	l.pending = slices.Delete(l.pending, 0, len(text))
+	l.writeBatchLocked()
+	l.sink.lineOwner = l
 }
 
 // addTextLocked adds a part of the current line to batch. It inserts the prefix at the start of the
 // line and after each carriage return.
 func (l *lineWriter) addTextLocked(text []byte) {
-	isLineStart := l.sink.unfinishedWriter != l
-	startsWithReturn := bytes.HasPrefix(text, []byte{'\r'}) // so the loop inserts the prefix
+	isLineStart := l.sink.lineOwner != l
+	startsWithReturn := bytes.HasPrefix(text, []byte{'\r'})
 	if isLineStart && !startsWithReturn {
 		l.batch = append(l.batch, l.prefix...)
 	}
 
 	for {
-		segment, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
+		segment, rest, isReturnNext := bytes.Cut(text, []byte{'\r'})
 		l.batch = append(l.batch, segment...)
-		if !hasReturn {
+		if !isReturnNext {
 			return
 		}
 
-		l.isProgressBar = true
+		l.hasReturn = true
 		l.batch = append(l.batch, '\r')
 		l.batch = append(l.batch, l.prefix...)
 		text = rest
@@ -198,29 +134,80 @@ func (l *lineWriter) addTextLocked(text []byte) {
 }
 
 func (l *lineWriter) writeBatchLocked() {
-	if len(l.batch) == 0 {
-		return
+	if len(l.batch) > 0 {
+		l.sink.writeLocked(l, l.batch)
+		l.batch = l.batch[:0]
 	}
-
-	l.sink.endUnfinishedLineLocked(l, l.batch)
-	l.sink.writeLocked(l.batch)
-	l.batch = l.batch[:0]
 }
 
-// flush ends the current line after the rank has exited.
+// flush completes an incomplete line with a newline, after the rank has exited.
 func (l *lineWriter) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
-	hasUnfinishedLine := l.sink.unfinishedWriter == l
-	if len(l.pending) > 0 || hasUnfinishedLine {
+	ownsLine := l.sink.lineOwner == l
+	if len(l.pending) > 0 || ownsLine {
 		l.endLineLocked()
 		l.writeBatchLocked()
 	}
 }
 
+// sink writes the output of all ranks to one destination. After a write error, it discards further
+// output, so that the ranks do not fail.
+type sink struct {
+	mu     *sync.Mutex   // shared by the sinks of a job, which may write to the same terminal
+	delay  time.Duration // until a lineWriter writes an incomplete line
+	errors chan<- error  // receives the first error; buffered
+
+	// Guarded by mu:
+	destination io.Writer
+	err         error       // first error of destination
+	lineOwner   *lineWriter // has written the last line without a newline; or nil
+}
+
+// writeMessage writes a line of the launcher.
+func (s *sink) writeMessage(line []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writeLocked(nil, line)
+}
+
+// writeError returns the first error of the destination.
+func (s *sink) writeError() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// writeLocked writes text of l, or of the launcher if l is nil. If another lineWriter owns the last
+// line, the text starts a new line or, after "\r", overwrites the owner's progress bar.
+func (s *sink) writeLocked(l *lineWriter, text []byte) {
+	owner := s.lineOwner
+	if owner != nil && owner != l {
+		s.lineOwner = nil
+		overwritesBar := owner.hasReturn && text[0] == '\r'
+		if !overwritesBar {
+			owner.hasReturn = false
+			s.forwardLocked([]byte{'\n'})
+		}
+	}
+
+	s.forwardLocked(text)
+}
+
+func (s *sink) forwardLocked(b []byte) {
+	if s.err != nil {
+		return
+	}
+
+	_, s.err = s.destination.Write(b)
+	if s.err != nil {
+		s.errors <- s.err
+	}
+}
+
 // isSameOutput reports whether two writers are equal pointers or write to the same file.
 func isSameOutput(a, b io.Writer) bool {
-	// Pointers are comparable, whereas the comparison of other writers may panic.
+	// The comparison of other types, such as functions, may panic.
 	isPointer := reflect.ValueOf(a).Kind() == reflect.Pointer
 	if isPointer && a == b {
 		return true

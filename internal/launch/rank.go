@@ -9,14 +9,12 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"symmem/internal/sys"
 )
 
-// maxOutputWait limits the wait for the end of output after a rank has exited. A daemon that
-// a rank has started may keep the pipe open forever.
-const maxOutputWait = 2 * time.Second
-
-// rank is a process of the job, and leads a process group. The launcher signals the whole group,
-// because child processes, such as data loaders, belong to it.
+// rank is a process of the job. It leads a process group, which contains its child processes, such
+// as data loaders. The launcher signals the whole group.
 type rank struct {
 	// These fields do not change after start.
 	number         int // from 0
@@ -24,18 +22,22 @@ type rank struct {
 	stdout, stderr *lineWriter
 
 	mu       sync.Mutex
-	isReaped bool // set before the kernel can reuse the process ID; guarded by mu
+	isReaped bool // the kernel may reuse the process ID; guarded by mu
 }
 
-// start starts the process with stdin, or with an empty input if stdin is nil. The caller must have
-// called runtime.LockOSThread, because the kernel kills the process when the calling thread exits.
+// maxOutputWait limits how long a rank's output is read after its exit. A daemon that the rank has
+// started may keep the output pipe open forever.
+const maxOutputWait = 2 * time.Second
+
+// start starts the process with stdin, or with an empty input if stdin is nil. The kernel kills the
+// process when the calling thread exits, so the caller must have called runtime.LockOSThread.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout = r.stdout
 	r.cmd.Stderr = r.stderr
 	r.cmd.WaitDelay = maxOutputWait
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true,            // creates the process group
-		Pdeathsig: syscall.SIGKILL, // when the parent thread exits
+		Pdeathsig: syscall.SIGKILL, // when the calling thread exits
 	}
 	var stdinPipe io.WriteCloser
 	if stdin != nil {
@@ -62,7 +64,7 @@ func copyInput(stdinPipe io.WriteCloser, stdin io.Reader) {
 	_ = stdinPipe.Close()            // fails if Wait has closed the pipe
 }
 
-// signal sends a signal to the process group, unless the process was reaped.
+// signal sends a signal to the process group if the process was not reaped.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,18 +75,16 @@ func (r *rank) signal(s syscall.Signal) {
 }
 
 // cleanUp kills the process group, reaps the process, and waits up to maxOutputWait for the end of
-// output. exitIndex is stored in the Exit.
+// its output.
 func (r *rank) cleanUp(exitIndex int) Exit {
-	r.signal(syscall.SIGKILL) // before Wait, after which the kernel can reuse the group's ID
+	r.signal(syscall.SIGKILL) // before the kernel can reuse the group ID
 	r.mu.Lock()
 	r.isReaped = true
 	r.mu.Unlock()
-	_ = r.cmd.Wait() // describeExit reports the exit code, and the sinks report output errors.
+	_ = r.cmd.Wait() // The Exit has the exit code, and the sinks report output errors.
 	r.stdout.flush()
 	r.stderr.flush()
-	e := r.describeExit()
-	e.exitIndex = exitIndex
-	return e
+	return newExit(r.number, r.cmd.ProcessState, exitIndex)
 }
 
 // describe returns a text such as "rank 1, process 7, stopped" for messages.
@@ -110,15 +110,117 @@ func isStopped(pid int) bool {
 	return bytes.HasPrefix(afterName, []byte(" T"))
 }
 
-// describeExit returns the Exit of a reaped process, without its exitIndex.
-func (r *rank) describeExit() Exit {
-	state := r.cmd.ProcessState
-	e := Exit{Rank: r.number, PID: state.Pid(), Code: state.ExitCode()}
-	status, isKnown := state.Sys().(syscall.WaitStatus)
-	if isKnown && status.Signaled() {
+// Exit describes how one rank exited.
+type Exit struct {
+	Rank int `json:"rank"`
+	PID  int `json:"pid"`
+	// Code is the exit code or, as in shells, 128 + Signal.
+	Code      int            `json:"code"`
+	Signal    syscall.Signal `json:"signal,omitempty"` // signal that killed the rank, or 0
+	exitIndex int            // position in the order in which the ranks exited
+}
+
+func newExit(number int, state *os.ProcessState, exitIndex int) Exit {
+	e := Exit{Rank: number, PID: state.Pid(), Code: state.ExitCode(), exitIndex: exitIndex}
+	status, isUnix := state.Sys().(syscall.WaitStatus)
+	if isUnix && status.Signaled() {
 		e.Signal = status.Signal()
-		e.Code = 128 + int(e.Signal) // as in shells
+		e.Code = 128 + int(e.Signal)
 	}
 
 	return e
+}
+
+func (e Exit) String() string {
+	switch {
+	case e.Signal != 0:
+		return fmt.Sprintf("rank %d (process %d) was killed by signal %d (%s)",
+			e.Rank, e.PID, int(e.Signal), e.Signal)
+	case e.Code != 0:
+		return fmt.Sprintf("rank %d (process %d) failed with code %d", e.Rank, e.PID, e.Code)
+	}
+
+	return fmt.Sprintf("rank %d (process %d) exited successfully", e.Rank, e.PID)
+}
+
+// exitWatcher reports ranks in the order in which they exit, because the first failure usually
+// causes the others. epoll preserves the order, unlike a goroutine for each rank.
+type exitWatcher struct {
+	epollFD int
+	pidfds  map[int]*os.File // by rank number, of the ranks that have not exited
+}
+
+// newExitWatcher returns an exitWatcher. The caller must close it.
+func newExitWatcher() (*exitWatcher, error) {
+	epollFD, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("watching the ranks: %w", err)
+	}
+
+	return &exitWatcher{epollFD: epollFD, pidfds: map[int]*os.File{}}, nil
+}
+
+// add starts to watch a rank. The caller must not reap the process before waitForExits has reported
+// the rank. add must not run during waitForExits.
+func (w *exitWatcher) add(number, pid int) error {
+	pidfd, err := sys.Pidfd(pid)
+	if err != nil {
+		return fmt.Errorf("watching rank %d: %w", number, err)
+	}
+
+	// The kernel returns Fd, which need not be a descriptor, with each event.
+	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(number)}
+	err = syscall.EpollCtl(w.epollFD, syscall.EPOLL_CTL_ADD, int(pidfd.Fd()), &event)
+	if err != nil {
+		_ = pidfd.Close()
+		return fmt.Errorf("watching rank %d: %w", number, err)
+	}
+
+	w.pidfds[number] = pidfd
+	return nil
+}
+
+// waitForExits calls report for each rank that exits, and returns when no rank is left.
+func (w *exitWatcher) waitForExits(report func(number int)) error {
+	const (
+		noTimeout = -1
+		maxEvents = 64 // per call; arbitrary
+	)
+	for len(w.pidfds) > 0 {
+		var events [maxEvents]syscall.EpollEvent
+		eventCount, err := syscall.EpollWait(w.epollFD, events[:], noTimeout)
+		if err == syscall.EINTR {
+			continue
+		}
+
+		if err != nil {
+			return fmt.Errorf("watching the ranks: %w", err)
+		}
+
+		for _, event := range events[:eventCount] {
+			number := int(event.Fd)
+			w.forget(number)
+			report(number)
+		}
+	}
+
+	return nil
+}
+
+// forget stops watching a rank. It needs EPOLL_CTL_DEL, because a forked process may have a copy of
+// the pidfd, which prevents Close from ending the events.
+func (w *exitWatcher) forget(number int) {
+	pidfd := w.pidfds[number]
+	_ = syscall.EpollCtl(w.epollFD, syscall.EPOLL_CTL_DEL, int(pidfd.Fd()), nil)
+	_ = pidfd.Close()
+	delete(w.pidfds, number)
+}
+
+// close releases all descriptors.
+func (w *exitWatcher) close() {
+	for number := range w.pidfds {
+		w.forget(number)
+	}
+
+	_ = syscall.Close(w.epollFD)
 }

@@ -33,10 +33,6 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 		return Result{FirstFailed: -1}, fmt.Errorf("launching: %w", err)
 	}
 
-	if spec.RunID == "" {
-		spec.RunID = rand.Text()
-	}
-
 	token := rendezvous.NewToken()
 	store, err := rendezvous.Listen(rendezvous.LaunchStore+rand.Text(), token)
 	if err != nil {
@@ -80,11 +76,10 @@ type job struct {
 // newJob returns a job without ranks.
 func newJob(s *Spec, store *rendezvous.Server) *job {
 	sinkErrors := make(chan error, 2) // A sink sends at most one error, so it never waits.
-	delay := cmp.Or(s.lineDelay, unterminatedDelay)
-	stdout := &sink{mu: &sync.Mutex{}, delay: delay, errors: sinkErrors, destination: s.Stdout}
+	stdout := &sink{mu: &sync.Mutex{}, delay: s.lineDelay, errors: sinkErrors, destination: s.Stdout}
 	stderr := stdout
 	if !isSameOutput(s.Stdout, s.Stderr) {
-		stderr = &sink{mu: stdout.mu, delay: delay, errors: sinkErrors, destination: s.Stderr}
+		stderr = &sink{mu: stdout.mu, delay: s.lineDelay, errors: sinkErrors, destination: s.Stderr}
 	}
 
 	return &job{
@@ -108,7 +103,7 @@ func (j *job) addRank(number int, path string, store rendezvous.Endpoint) {
 	}
 	linePrefix := ""
 	if !j.spec.OmitPrefix {
-		linePrefix = prefix(number)
+		linePrefix = fmt.Sprintf("[%d] ", number)
 	}
 
 	j.ranks = append(j.ranks, &rank{
@@ -145,7 +140,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	err := j.supervise(ctx, signals)
 	result := j.supervisor.result()
 	for _, s := range j.sinks() {
-		sinkErr := s.firstError()
+		sinkErr := s.writeError()
 		switch {
 		case errors.Is(sinkErr, syscall.EPIPE):
 			result.Signal = cmp.Or(result.Signal, syscall.SIGPIPE)

@@ -1,29 +1,30 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 	"time"
 )
 
-// supervisor decides which signals the processes of a job, called ranks, get. It does no I/O. Run
-// passes each event, such as the exit of a rank, to a method, and carries out the returned order.
+// supervisor decides when the processes of a job, called ranks, get which signals. For each event,
+// Run calls a method and carries out the returned order.
 type supervisor struct {
 	phase       phase
-	gracePeriod time.Duration // from the first failure to SIGTERM; if <= 0, no wait
-	termWait    time.Duration // from SIGTERM to SIGKILL; if <= 0, only SIGKILL is sent
-	killDelay   time.Duration // from the launcher's SIGTERM to SIGKILL; if <= 0, no SIGKILL
+	gracePeriod time.Duration // from the first failure to SIGTERM; negative: SIGTERM immediately
+	termWait    time.Duration // from that SIGTERM to SIGKILL; negative: SIGKILL instead of SIGTERM
+	killDelay   time.Duration // from a received SIGTERM to SIGKILL; negative: no SIGKILL
 
 	runningCount   int
-	interruptCount int            // SIGINTs that the launcher received
-	firstSignal    syscall.Signal // first signal that the launcher received, or 0
+	interruptCount int            // received SIGINTs
+	firstSignal    syscall.Signal // first received signal, or 0
 	exits          []Exit         // by rank
 	hasExited      []bool         // by rank
 	firstFailed    int            // rank that failed first, or -1
 }
 
-// announceDelay is the time from a failure to the message that announces SIGTERM. Usually, all
-// ranks exit sooner.
+// announceDelay is the time from a failure to a message that announces SIGTERM, which is omitted if
+// all ranks exit sooner.
 const announceDelay = 2 * time.Second
 
 // phase is a phase of a job. A job can skip phases, but does not return to an earlier one.
@@ -31,17 +32,17 @@ type phase int
 
 const (
 	phaseRunning     phase = iota // no rank has failed
-	phaseGrace                    // a rank has failed, and the others may report the failure
+	phaseGrace                    // a rank has failed; the others have time to report this
 	phaseAnnounced                // SIGTERM was announced; the grace period continues
-	phaseTerminating              // SIGTERM was sent, and SIGKILL follows
+	phaseTerminating              // SIGTERM was sent; SIGKILL follows
 	phaseKilling                  // SIGKILL was sent
 	phaseDone                     // all ranks have exited
 )
 
-// order describes actions of Run. The zero order is no action.
+// order contains actions for Run. The zero order is no action.
 type order struct {
 	signal  syscall.Signal // signal to send to the running ranks, or 0
-	wait    time.Duration  // new time until handleTimeout, or 0 to leave the timer unchanged
+	wait    time.Duration  // new time until handleTimeout, or 0 for no change
 	message string         // to print, or ""
 }
 
@@ -82,9 +83,9 @@ func (s *supervisor) recordExit(e Exit) {
 		return
 	}
 
-	// Exits may be recorded in another order than that of exitIndex.
-	failedFirst := s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex
-	if failedFirst {
+	// exitIndex decides, because exits are not always recorded in order.
+	isFirst := s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex
+	if isFirst {
 		s.firstFailed = e.Rank
 	}
 }
@@ -98,7 +99,7 @@ func (s *supervisor) startGracePeriod() order {
 	return order{wait: min(s.gracePeriod, announceDelay)}
 }
 
-// announceSIGTERM prints when the running ranks will get SIGTERM.
+// announceSIGTERM returns an order with a message, and a wait until the end of the grace period.
 func (s *supervisor) announceSIGTERM() order {
 	s.phase = phaseAnnounced
 	restOfGracePeriod := s.gracePeriod - announceDelay
@@ -122,7 +123,7 @@ func (s *supervisor) handleTimeout() order {
 		return s.terminate()
 	case phaseTerminating:
 		return s.killWithMessage()
-	case phaseRunning, phaseKilling, phaseDone: // no wait ends in these phases
+	case phaseRunning, phaseKilling, phaseDone: // without a wait
 	}
 
 	return order{}
@@ -147,16 +148,12 @@ func (s *supervisor) killWithMessage() order {
 	return o
 }
 
-// handleSignal forwards a signal that the launcher received to the ranks, with three exceptions:
-// SIGPIPE becomes SIGTERM, because the ranks do not notice that the launcher's output was closed.
-// A second SIGINT becomes SIGKILL. SIGTERM also starts killDelay, unless SIGKILL already follows.
+// handleSignal forwards a signal that the launcher received. It replaces SIGPIPE, which means that
+// the launcher's output was closed, by SIGTERM.
 func (s *supervisor) handleSignal(received syscall.Signal) order {
-	if s.firstSignal == 0 {
-		s.firstSignal = received
-	}
-
+	s.firstSignal = cmp.Or(s.firstSignal, received)
 	if received == syscall.SIGPIPE {
-		o := s.handleSignal(syscall.SIGTERM)
+		o := s.forward(syscall.SIGTERM)
 		o.message = "the output of the launcher was closed: sending SIGTERM to the ranks"
 		return o
 	}
@@ -165,12 +162,17 @@ func (s *supervisor) handleSignal(received syscall.Signal) order {
 		s.interruptCount++
 	}
 
+	return s.forward(received)
+}
+
+// forward orders a signal or, after a second SIGINT, SIGKILL. SIGTERM also starts killDelay.
+func (s *supervisor) forward(signal syscall.Signal) order {
 	if s.interruptCount > 1 {
 		return s.kill()
 	}
 
-	o := order{signal: received}
-	startsTermination := received == syscall.SIGTERM && s.phase < phaseTerminating
+	o := order{signal: signal}
+	startsTermination := signal == syscall.SIGTERM && s.phase < phaseTerminating
 	if startsTermination && s.killDelay > 0 {
 		s.phase = phaseTerminating
 		o.wait = s.killDelay
@@ -179,7 +181,7 @@ func (s *supervisor) handleSignal(received syscall.Signal) order {
 	return o
 }
 
-// kill orders SIGKILL, unless all ranks have exited.
+// kill orders SIGKILL if ranks are running.
 func (s *supervisor) kill() order {
 	if s.phase == phaseDone {
 		return order{}
