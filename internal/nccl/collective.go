@@ -14,18 +14,28 @@ import (
 type Invocation struct {
 	binding     *binding
 	function    function
-	streamIndex int           // position of the stream among the C arguments
+	streamIndex int           // position of the stream among the C arguments, the last one
 	cCall       dl.Invocation // zero if the library lacks the function
 }
 
-// Prepared reports whether i is not the zero value.
+// prepare prepares a call. args contains all arguments except the stream.
+func (b *binding) prepare(f function, args ...uintptr) Invocation {
+	i := Invocation{binding: b, function: f, streamIndex: len(args)}
+	if symbol := b.symbols[f]; symbol != 0 {
+		i.cCall = symbol.Prepare(&b.stepBefore, args...)
+	}
+
+	return i
+}
+
+// Prepared returns false for the zero Invocation.
 func (i *Invocation) Prepared() bool { return i.binding != nil }
 
 // On queues the call on a stream.
 func (i *Invocation) On(stream cuda.Stream) error {
 	isMissing := !i.cCall.IsSet()
 	if isMissing {
-		return i.binding.checkAvailable(i.function)
+		return i.binding.newVersionError(i.function)
 	}
 
 	i.cCall.Set(i.streamIndex, uintptr(stream))
@@ -38,8 +48,8 @@ func (i *Invocation) On(stream cuda.Stream) error {
 	return i.binding.callError(i.function, status, isCalled)
 }
 
-// AllReduce reduces the count elements of each rank to count elements at every rank's recvAddress,
-// which may equal sendAddress.
+// AllReduce reduces count elements from each rank's sendAddress, and stores the result at every
+// rank's recvAddress, which may equal sendAddress.
 func (l *Library) AllReduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -47,16 +57,16 @@ func (l *Library) AllReduce(
 		uintptr(comm))
 }
 
-// AllGather concatenates the count elements of each rank, in rank order, at every rank's
-// recvAddress. sendAddress may be the place of this rank's elements in the output.
+// AllGather stores count elements of each rank, in rank order, at every rank's recvAddress. To work
+// in place, a rank passes the address of its elements in the output as sendAddress.
 func (l *Library) AllGather(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(allGather, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// ReduceScatter reduces count elements for each rank, from inputs with count elements per rank.
-// recvAddress may be the place of this rank's elements in the input.
+// ReduceScatter reduces inputs of ranks*count elements, and stores count elements of the result on
+// each rank. To work in place, a rank passes their address in the input as recvAddress.
 func (l *Library) ReduceScatter(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -72,7 +82,7 @@ func (l *Library) Broadcast(
 		uintptr(comm))
 }
 
-// Reduce reduces the count elements of each rank to count elements at the root's recvAddress.
+// Reduce is AllReduce with the result only at the root's recvAddress.
 func (l *Library) Reduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, root int, comm Comm,
 ) Invocation {
@@ -80,16 +90,16 @@ func (l *Library) Reduce(
 		uintptr(root), uintptr(comm))
 }
 
-// AlltoAll exchanges count elements with each rank. sendAddress and recvAddress must differ. NCCL
-// before 2.28.3 lacks the function.
+// AlltoAll sends count elements to each rank, and receives count elements from each. sendAddress
+// and recvAddress must differ. NCCL before 2.28.3 lacks the function.
 func (l *Library) AlltoAll(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(alltoAll, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// Send sends count elements to a peer, which must call Recv with the same count and type. Sends and
-// Recvs that depend on each other must be in one group (see GroupStart).
+// Send sends count elements to a peer, which must call Recv with the same count and type. Ranks
+// that exchange data must call Send and Recv in one group (see GroupStart).
 func (l *Library) Send(
 	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {
@@ -102,3 +112,32 @@ func (l *Library) Recv(
 ) Invocation {
 	return l.prepare(recv, address, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
 }
+
+// DataType is the element type of a collective (ncclDataType_t).
+type DataType int32
+
+// The data types. Their values have not changed since NCCL 2.10.
+const (
+	Int8     DataType = 0
+	Uint8    DataType = 1
+	Int32    DataType = 2
+	Uint32   DataType = 3
+	Int64    DataType = 4
+	Uint64   DataType = 5
+	Float16  DataType = 6
+	Float32  DataType = 7
+	Float64  DataType = 8
+	BFloat16 DataType = 9
+)
+
+// ReduceOp is a reduction operation (ncclRedOp_t).
+type ReduceOp int32
+
+// The reduction operations.
+const (
+	Sum  ReduceOp = 0
+	Prod ReduceOp = 1
+	Max  ReduceOp = 2
+	Min  ReduceOp = 3
+	Avg  ReduceOp = 4
+)

@@ -1,16 +1,14 @@
 package nccl
 
-import "symmem/internal/dl"
+import (
+	"sync"
 
-// To create a communicator, one rank calls UniqueID and sends the ID to the others. Then all ranks
-// call CommInitRank.
-//
-// NCCL stores results through pointers. A dl.Cell provides memory for one call; its method Take
-// returns the value and releases the memory. Memory from Library.cells is never freed, because NCCL
-// may write handles after the call has returned.
+	"symmem/internal/dl"
+)
 
-// UniqueID identifies a new communicator (ncclUniqueId). Only the ranks of the job should see an
-// ID, because it contains the network address of a process.
+// UniqueID identifies a new communicator (ncclUniqueId). One rank creates it and sends it to the
+// others. Then all ranks call CommInitRank. An ID is a secret of the job, because it contains the
+// network address of a process.
 type UniqueID [128]byte
 
 // Comm is one rank's handle of a communicator (ncclComm_t).
@@ -19,14 +17,14 @@ type Comm uintptr
 // UniqueID creates the ID of a new communicator. This process must stay alive until all ranks have
 // called CommInitRank.
 func (l *Library) UniqueID() (UniqueID, error) {
-	id := dl.NewCell(UniqueID{})
-	err := l.call(getUniqueID, id.Address())
-	return id.Take(), err
+	idCell := dl.NewCell(UniqueID{}) // Take reads and releases the cell.
+	err := l.call(getUniqueID, idCell.Address())
+	return idCell.Take(), err
 }
 
-// CommInitRank joins a communicator with the thread's current device, and blocks until all ranks
-// have called it. It requires NCCL 2.23.4, because the older ncclCommInitRank takes the ID by
-// value, which package dl does not support.
+// CommInitRank creates this rank's handle of a communicator, for the thread's current device. It
+// blocks until all ranks have called it. It requires NCCL 2.23.4, because package dl cannot pass
+// the ID by value, as the older ncclCommInitRank requires.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	idCell := dl.NewCell(id)
 	comm := l.cells.take()
@@ -44,12 +42,12 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 // fail.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// CommDestroy frees a communicator after its work has ended and all data was sent. The wait has no
-// deadline.
+// CommDestroy waits until the communicator's work has ended and all data was sent, and frees it.
+// There is no deadline.
 func (l *Library) CommDestroy(comm Comm) error { return l.call(commDestroy, uintptr(comm)) }
 
-// AsyncError returns the error of a communicator, such as ErrRemote, if any. It returns
-// ErrInProgress during a nonblocking call. Any thread can call it.
+// AsyncError returns an error of a communicator's work, such as ErrRemote, or ErrInProgress during
+// a nonblocking call. Any thread can call it.
 func (l *Library) AsyncError(comm Comm) error {
 	stateCell := dl.NewCell(Success)
 	err := l.call(commGetAsyncError, uintptr(comm), stateCell.Address())
@@ -81,20 +79,19 @@ func (l *Library) getInt(f function, comm Comm) (int, error) {
 	return int(value.Take()), err
 }
 
-// CreatePreMulSum creates a sum in which this rank's elements are multiplied by a factor.
-// factorBits holds the factor as a value of type t, in the lowest bytes. The caller must call
-// DestroyReduceOp.
+// CreatePreMulSum creates a sum in which this rank's elements are multiplied by a factor of type t,
+// which is in the lowest bytes of factorBits. The caller must call DestroyReduceOp.
 func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (ReduceOp, error) {
 	const hostImmediate = 1 // ncclScalarHostImmediate: NCCL reads the factor during the call
 	op := dl.NewCell(ReduceOp(0))
-	factor := dl.NewCell(factorBits)
-	err := l.call(createPreMulSum, op.Address(), factor.Address(), uintptr(t), hostImmediate,
+	factorCell := dl.NewCell(factorBits)
+	err := l.call(createPreMulSum, op.Address(), factorCell.Address(), uintptr(t), hostImmediate,
 		uintptr(comm))
-	factor.Take() // only releases the memory
+	factorCell.Take() // only releases the memory
 	return op.Take(), err
 }
 
-// DestroyReduceOp frees a reduction. Queued calls may still use it.
+// DestroyReduceOp frees a reduction. Calls that are already queued remain valid.
 func (l *Library) DestroyReduceOp(op ReduceOp, comm Comm) error {
 	return l.call(redOpDestroy, uintptr(op), uintptr(comm))
 }
@@ -104,19 +101,11 @@ const suspendMemory = 1 // NCCL_SUSPEND_MEM
 // CommSuspend releases the device memory that NCCL has allocated for a communicator, until
 // CommResume. All ranks must call it while no work is running.
 func (l *Library) CommSuspend(comm Comm) error {
-	if err := l.checkAvailable(commSuspend); err != nil {
-		return err
-	}
-
 	return l.call(commSuspend, uintptr(comm), suspendMemory)
 }
 
 // CommResume undoes CommSuspend. All ranks must call it.
 func (l *Library) CommResume(comm Comm) error {
-	if err := l.checkAvailable(commResume); err != nil {
-		return err
-	}
-
 	return l.call(commResume, uintptr(comm))
 }
 
@@ -128,7 +117,7 @@ func (l *Library) GroupStart() error { return l.call(groupStart) }
 // caller must abort the communicator.
 func (l *Library) GroupEnd() error { return l.call(groupEnd) }
 
-// Window is a handle of memory registered with all ranks of a communicator (ncclWindow_t), or 0.
+// Window is a handle of memory that all ranks of a communicator have registered (ncclWindow_t).
 type Window uintptr
 
 const windowSymmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
@@ -139,13 +128,9 @@ const windowSymmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 //   - All ranks register windows in the same order and with the same sizes.
 //   - The memory is a whole mapped allocation of cuMemCreate with an exportable handle type.
 //   - The memory does not overlap another window of the communicator.
-//   - The thread has no open group, which would delay the result until GroupEnd.
-//   - No stream is capturing, before NCCL 2.30.7.
+//   - The thread has no open group, because a group delays the result until GroupEnd.
+//   - With NCCL before 2.30.7, no stream is capturing.
 func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
-	if err := l.checkAvailable(commWindowRegister); err != nil {
-		return 0, err
-	}
-
 	window := l.cells.take()
 	err := l.call(commWindowRegister, uintptr(comm), address, uintptr(bytes),
 		dl.AddressOf(window), windowSymmetric)
@@ -159,9 +144,27 @@ func (l *Library) WindowDeregister(comm Comm, window Window) error {
 		return nil
 	}
 
-	if err := l.checkAvailable(commWindowDeregister); err != nil {
-		return err
+	return l.call(commWindowDeregister, uintptr(comm), uintptr(window))
+}
+
+// cells allocates variables for handles. NCCL may write a handle on another thread after the call
+// has returned, so cells are never reused or freed.
+type cells struct {
+	mu     sync.Mutex
+	blocks [][]uintptr // guarded by mu
+	used   int         // in the last block; guarded by mu
+}
+
+const cellsPerBlock = 512
+
+func (c *cells) take() *uintptr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.blocks) == 0 || c.used == cellsPerBlock {
+		c.blocks, c.used = append(c.blocks, make([]uintptr, cellsPerBlock)), 0
 	}
 
-	return l.call(commWindowDeregister, uintptr(comm), uintptr(window))
+	cell := &c.blocks[len(c.blocks)-1][c.used]
+	c.used++
+	return cell
 }

@@ -5,16 +5,19 @@ import (
 	"math"
 )
 
-// Defect describes a known defect of some NCCL versions. A version is a number from ncclGetVersion,
+// Defect describes a known defect of some NCCL versions. Versions are numbers from ncclGetVersion,
 // such as 22703 for 2.27.3.
 type Defect struct {
 	Since      int    // first affected version, or 0
 	FixedIn    int    // first version without the defect, or Unfixed
-	Major      int    // lowest affected compute capability, such as 9 for 9.0; 0 for all GPUs
+	Major      int    // lowest affected GPUs, such as 9 for compute capability 9.0; 0 for all
 	Effect     string // what users of NCCL notice
 	Workaround string // how symmem avoids the effect
 	Source     string // evidence of the defect
 }
+
+// Unfixed is the FixedIn of a defect that the newest known version has.
+const Unfixed = math.MaxInt
 
 // Affects reports whether a version has the defect on GPUs of the given major compute capability.
 func (d *Defect) Affects(version, major int) bool {
@@ -37,15 +40,10 @@ func (d *Defect) Versions() string {
 	}
 }
 
-// Unfixed is the FixedIn of a defect that the newest known version still has.
-const Unfixed = math.MaxInt
-
-// These are the known defects that matter to symmem. Comments explain the mistakes in NCCL. Window
-// kernels access memory that all ranks have registered. The plain path of symmem uses NCCL's other
-// kernels.
+// The known defects that matter to symmem. Window kernels access memory that all ranks have
+// registered. The plain path of symmem uses NCCL's other kernels.
 var (
-	// ShiftedLoads: loadPack loads several elements at once, and shifts data from beyond the input
-	// into the last word.
+	// In ShiftedLoads, the last word that loadPack loads contains data from beyond the input.
 	ShiftedLoads = &Defect{
 		Since: 22703, FixedIn: 23003,
 		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
@@ -53,8 +51,7 @@ var (
 		Workaround: "symmem uses the plain path for them",
 		Source:     "the contract suite on 4 H200, and loadPack in the sources",
 	}
-	// RASOverflow: rasCollCommsInit sizes a buffer for the ranks whose communicators are complete, but
-	// writes all ranks of these communicators.
+	// In RASOverflow, rasCollCommsInit allocates a buffer for fewer ranks than it writes.
 	RASOverflow = &Defect{
 		Since: 22703, FixedIn: 22902,
 		Effect: "a query of NCCL's RAS subsystem, even one from ncclras or another job, can corrupt " +
@@ -68,15 +65,13 @@ var (
 		Workaround: "symmem uses the plain path between machines",
 		Source:     "the sources; later versions return a NULL window",
 	}
-	// AverageWithoutKernel: NCCL checks one condition to look for a window kernel, and a different
-	// condition to select the kernel.
 	AverageWithoutKernel = &Defect{
 		Since: 23003, FixedIn: 23008,
 		Effect:     "AllReduce with avg does not use window kernels",
 		Workaround: "symmem uses the plain path for it, in all versions",
 		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
-	// SkippedTail: NCCL rounds the number of elements per block down. MultipliedCount has an example.
+	// In SkippedTail, NCCL rounds the elements per block down. MultipliedCount has an example.
 	SkippedTail = &Defect{
 		FixedIn: 22907,
 		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
@@ -84,7 +79,7 @@ var (
 		Workaround: "symmem uses a second call for them",
 		Source:     "the contract suite on 2 H200, and oneRankReduce in the sources",
 	}
-	// CapturesInvalidated: a thread of NCCL calls cudaFreeHost without switching to relaxed mode
+	// In CapturesInvalidated, a thread of NCCL calls cudaFreeHost without switching to relaxed mode
 	// (cudaThreadExchangeStreamCaptureMode).
 	CapturesInvalidated = &Defect{
 		FixedIn: Unfixed,
@@ -95,8 +90,7 @@ var (
 		Source: "verify --for on 4 H200 with 2.28.9, 2.30.7 and 2.32.3, and ncclCudaHostFree in the " +
 			"sources",
 	}
-	// LostByAbort: an abort ends the network thread, which may not yet have sent all data of a
-	// finished kernel.
+	// In LostByAbort, the network thread ends before it has sent all data of a finished kernel.
 	LostByAbort = &Defect{
 		FixedIn: Unfixed,
 		Effect: "aborting a communicator that spans machines after its last collective can make that " +
@@ -104,8 +98,7 @@ var (
 		Workaround: "symmem uses CommDestroy instead if its group was closed without a fault",
 		Source:     "TestFirstCallsAreCapturedBetweenMachines on 4 H200 with 2.30.7, and the sources",
 	}
-	// OldMapping: NCCL's record of an address range outlives the graph that registered the range. The
-	// next capture that uses these addresses finds the old record.
+	// In OldMapping, a capture finds NCCL's record of the memory that was at its addresses before.
 	OldMapping = &Defect{
 		FixedIn: Unfixed,
 		Effect: "the memory of a graph's plain calls stays mapped on other ranks for up to ten groups " +
@@ -122,8 +115,8 @@ var (
 			"given up after the group's timeout, and remains until the process ends, as does a thread",
 		Source: "TestKillsOnAGPU on 4 H100 as two machines",
 	}
-	// EarlyStart: a griddepcontrol.wait instruction is missing. Without this instruction, a kernel
-	// launched with programmatic stream serialization does not wait for earlier work in the stream.
+	// In EarlyStart, the griddepcontrol.wait instruction is missing, by which a kernel launched with
+	// programmatic stream serialization waits for earlier work in the stream.
 	EarlyStart = &Defect{
 		Since: 22803, FixedIn: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +
@@ -148,9 +141,9 @@ var Defects = []*Defect{
 	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// MultipliedCount returns the number of elements that a reduction of count elements writes despite
-// SkippedTail. For example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads.
-// Each block writes 4,000 elements, so the last 3 are skipped.
+// MultipliedCount returns how many of count elements a reduction with SkippedTail writes. For
+// example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads. Each block writes
+// 4,000 elements, so the last 3 are skipped.
 func MultipliedCount(count, elementBytes int64) int64 {
 	// These constants are from NCCL's oneRankReduce.
 	const (

@@ -20,8 +20,8 @@ const soname = "libnccl.so.2"
 // Load opens the first of these copies of NCCL that can be opened:
 //
 //  1. the copy that the process has loaded
-//  2. $SYMMEM_NCCL; if it is set, Load stops here
-//  3. the copies in the Python environment: $VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH
+//  2. $SYMMEM_NCCL; if it is set, Load tries no other files
+//  3. the copies that pip has installed in $VIRTUAL_ENV, $CONDA_PREFIX, or for the python3 of $PATH
 //  4. the copy that the system's loader finds
 //
 // If no copy can be opened, the error matches ErrNoLibrary and lists all attempts.
@@ -32,20 +32,19 @@ func Load() (*Library, error) {
 
 // location is a place where Load looks for NCCL.
 type location struct {
-	origin string // for errors and Library.Origin
-	// onlyLoaded limits the location to libraries that this process has already loaded.
-	onlyLoaded bool
+	origin     string // for errors and Library.Origin
+	onlyLoaded bool   // paths are those of libraries that this process may have loaded
 	paths      []string
 }
 
-// locations returns the locations in the order of Load. If SYMMEM_NCCL is set, other files are not
-// tried, so that a misspelled path causes an error.
+// locations returns the locations in the order of Load.
 func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	loaded := location{
 		origin: "the copy that this process has loaded", onlyLoaded: true,
 		paths: []string{soname},
 	}
-	if path := getenv(PathVariable); path != "" {
+	path := getenv(PathVariable)
+	if path != "" { // Try no other files, so that a misspelled path causes an error.
 		return []location{loaded, {origin: "$" + PathVariable, paths: []string{path}}}
 	}
 
@@ -70,9 +69,9 @@ func open(locations []location) (*Library, error) {
 		}
 	}
 
-	return nil, fmt.Errorf("%w: install NCCL (pip install nvidia-nccl-cu12, or a package of the "+
-		"operating system), or set $%s to the path of %s; tried:\n%w",
-		ErrNoLibrary, PathVariable, soname, errors.Join(errs...))
+	const advice = "install NCCL (pip install nvidia-nccl-cu12, or a package of the operating " +
+		"system), or set $" + PathVariable + " to the path of " + soname
+	return nil, fmt.Errorf("%w: %s; tried:\n%w", ErrNoLibrary, advice, errors.Join(errs...))
 }
 
 func (l location) open(path string) (*dl.Library, error) {
@@ -94,7 +93,7 @@ type pythonPrefix struct {
 	folder string // contains bin and lib, such as "/usr"
 }
 
-// pythonPrefixes returns the Python installations that the environment selects, without duplicates.
+// pythonPrefixes returns the Python installations of Load, without duplicates.
 func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	candidates := []pythonPrefix{
 		{origin: "$VIRTUAL_ENV", folder: getenv("VIRTUAL_ENV")},
@@ -102,7 +101,8 @@ func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	}
 	for _, python := range interpretersInPath() {
 		candidates = append(candidates, pythonPrefix{
-			origin: "the python3 of $PATH", folder: prefixOf(python),
+			origin: "the python3 of $PATH",
+			folder: filepath.Dir(filepath.Dir(python)), // such as "/usr" for "/usr/bin/python3"
 		})
 	}
 
@@ -119,8 +119,8 @@ func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	return prefixes
 }
 
-// interpretersInPath returns the first python3 of $PATH, followed by its target. In a virtual
-// environment, python3 is a symbolic link into another installation.
+// interpretersInPath returns the first python3 of $PATH, and the target if it is a symbolic link,
+// as in a virtual environment.
 func interpretersInPath() []string {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -135,9 +135,6 @@ func interpretersInPath() []string {
 	return []string{python, target}
 }
 
-// prefixOf returns "/usr" for "/usr/bin/python3".
-func prefixOf(executable string) string { return filepath.Dir(filepath.Dir(executable)) }
-
 // wheelPatterns lists where pip installs NCCL in a pythonPrefix, the usual place first.
 var wheelPatterns = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -146,13 +143,12 @@ var wheelPatterns = []string{
 	"lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
 }
 
-// listLibraries returns the copies of NCCL that match the patterns. If there are none, it returns
-// the usual pattern, so that the error of Load shows where a copy was expected.
+// listLibraries returns the copies of NCCL that pip has installed. If there are none, it returns a
+// pattern, so that the error of Load shows where a copy was expected.
 func (p pythonPrefix) listLibraries() []string {
 	var libraries []string
 	for _, pattern := range wheelPatterns {
-		// An error means that the name of the folder makes the pattern malformed.
-		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern))
+		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern)) // fails for a "[" in p.folder
 		slices.SortFunc(matches, newestFirst)
 		libraries = append(libraries, matches...)
 	}
@@ -164,8 +160,8 @@ func (p pythonPrefix) listLibraries() []string {
 	return libraries
 }
 
-// newestFirst compares paths that differ only in the version of Python. A longer path has a newer
-// version, such as python3.12 instead of python3.9.
+// newestFirst compares paths that differ only in the version of Python. Longer paths are newer:
+// python3.12 is newer than python3.9.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
