@@ -9,26 +9,23 @@ import (
 	"symmem"
 )
 
-// The functions of this file verify that all ranks of a group make equal requests and use equal
-// values. Errors show the call site of each rank, such as "model.py:120". The parameter site is a
-// number from goSite, or 0 if the call site is unknown.
+// symmem.h documents the exported functions: goCheck implements symmem_check. The parameter site is
+// the number of a call site, or 0. Errors show the call site of each rank, such as "model.py:120".
 
-// goCheck implements symmem_check.
+// goCheck compares the requests to pools between the ranks of a group.
 //
 //export goCheck
 func goCheck(group C.uint64_t) C.int {
 	return guard(func() error { return library.Check(uint64(group)) })
 }
 
-// goSetCheck implements symmem_set_check.
-//
 //export goSetCheck
 func goSetCheck(level C.int) C.int {
 	return guard(func() error { return library.SetCheck(int(level)) })
 }
 
-// goNote implements symmem_note. It adds a note to the history of a pool, so that later checks
-// compare the note between ranks. The caller defines the kinds of notes.
+// goNote adds a note to the history of a pool. goCheck compares notes like requests. The caller
+// defines the kinds of notes.
 //
 //export goNote
 func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
@@ -37,7 +34,7 @@ func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 	})
 }
 
-// goSite implements symmem_site. It sets *site to the number of a call site.
+// goSite stores the number of the call site with this text.
 //
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
@@ -51,13 +48,13 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 	})
 }
 
-// goValue implements symmem_value. An operation such as a sum replaces *number with the result. A
-// comparison leaves *number unchanged.
+// goValue sums or compares *number between the ranks, according to request.operation. Unless this
+// is a comparison, *number becomes the result. site is used only if request.site is 0.
 //
 //export goValue
-func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
+func goValue(request *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
 	return guard(func() error {
-		if value == nil {
+		if request == nil {
 			return nullPointerError("the struct symmem_value")
 		}
 
@@ -65,24 +62,24 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 			return nullPointerError("the number")
 		}
 
-		if value.name_length > C.SYMMEM_VALUE_NAME {
+		if request.name_length > C.SYMMEM_VALUE_NAME {
 			return fmt.Errorf("the name of a value has %d bytes; the maximum is %d: %w",
-				value.name_length, C.SYMMEM_VALUE_NAME, symmem.ErrInvalid)
+				request.name_length, C.SYMMEM_VALUE_NAME, symmem.ErrInvalid)
 		}
 
-		if value.site != 0 {
-			site = value.site // takes precedence over the thread's call site
+		if request.site != 0 {
+			site = request.site
 		}
 
-		name := C.GoStringN(&value.name[0], C.int(value.name_length))
-		result, err := library.CombineNumber(uint64(value.group), int(value.operation), name,
+		name := C.GoStringN(&request.name[0], C.int(request.name_length))
+		result, err := library.CombineNumber(uint64(request.group), int(request.operation), name,
 			int64(*number), uint32(site))
 		if err != nil {
 			return err
 		}
 
-		isComparison := value.operation == C.SYMMEM_VALUE_AGREE ||
-			value.operation == C.SYMMEM_VALUE_AGREE_FLOAT
+		isComparison := request.operation == C.SYMMEM_VALUE_AGREE ||
+			request.operation == C.SYMMEM_VALUE_AGREE_FLOAT
 		if !isComparison {
 			*number = C.int64_t(result)
 		}
@@ -91,8 +88,7 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 	})
 }
 
-// goAgreeString implements symmem_agree_string. It fails if the ranks pass different texts for the
-// same name.
+// goAgreeString fails if the texts of the ranks differ.
 //
 //export goAgreeString
 func goAgreeString(
@@ -117,8 +113,8 @@ func goAgreeString(
 	})
 }
 
-// goStep implements symmem_step. It fails if the ranks describe the step differently, or if they
-// have called different numbers of collectives since the previous step.
+// goStep begins a step. It fails if the descriptions differ between ranks, or the numbers of
+// collectives since the previous step.
 //
 //export goStep
 func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint32_t) C.int {

@@ -8,21 +8,18 @@ import (
 	"unsafe"
 
 	"symmem"
+	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// goWorld implements symmem_world. It returns the handle of the group of all ranks.
+// symmem.h documents the exported functions: goGroupOpen implements symmem_group_open.
+
+// goWorld stores the handle of the group of all ranks.
 //
 //export goWorld
 func goWorld(group *C.uint64_t) C.int {
 	return store(group, "the group", library.World)
 }
 
-// maxRanks is the maximum length of an array with an element for each rank. It bounds the memory
-// that this library reads if a length is invalid.
-const maxRanks = 1 << 20
-
-// goGroupOpen implements symmem_group_open.
-//
 //export goGroupOpen
 func goGroupOpen(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t, group *C.uint64_t,
@@ -37,7 +34,10 @@ func goGroupOpen(
 	})
 }
 
-// groupArguments copies the name of a group, of length bytes, and an array of count ranks.
+// maxRanks bounds the list of ranks, so that a garbage count is an error.
+const maxRanks = 1 << 20
+
+// groupArguments returns a group's name, a string of length bytes, and its list of count ranks.
 func groupArguments(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
 ) (groupName string, rankList []int, err error) {
@@ -62,15 +62,11 @@ func groupArguments(
 	return groupName, rankList, nil
 }
 
-// goGroupClose implements symmem_group_close.
-//
 //export goGroupClose
 func goGroupClose(group C.uint64_t) C.int {
 	return guard(func() error { return library.CloseGroup(uint64(group)) })
 }
 
-// goGroupDescribe implements symmem_group_describe.
-//
 //export goGroupDescribe
 func goGroupDescribe(group C.uint64_t, capacity C.size_t, text *C.char, length *C.size_t) C.int {
 	return copyText(capacity, text, length, func() (string, error) {
@@ -78,55 +74,58 @@ func goGroupDescribe(group C.uint64_t, capacity C.size_t, text *C.char, length *
 	})
 }
 
-// goGroupError implements symmem_group_error.
+// goGroupError returns the code of the group's fault, and stores the fault as the last error.
 //
 //export goGroupError
 func goGroupError(group C.uint64_t) C.int {
 	return guard(func() error { return library.GroupError(uint64(group)) })
 }
 
-// goGroupAbort implements symmem_group_abort.
-//
 //export goGroupAbort
 func goGroupAbort(group C.uint64_t) C.int {
 	return guard(func() error { return library.AbortGroup(uint64(group)) })
 }
 
-// goGroupSetTimeout implements symmem_group_set_timeout.
-//
 //export goGroupSetTimeout
 func goGroupSetTimeout(group C.uint64_t, timeoutMS C.int64_t) C.int {
 	return guard(func() error { return library.SetTimeout(uint64(group), int64(timeoutMS)) })
 }
 
-// goGroupSuspend implements symmem_group_suspend.
-//
 //export goGroupSuspend
 func goGroupSuspend(group C.uint64_t, releasedBytes *C.uint64_t) C.int {
 	return guard(func() error {
-		bytes, err := library.SuspendGroup(uint64(group))
+		released, err := library.SuspendGroup(uint64(group))
 		if err != nil {
 			return err
 		}
 
 		if releasedBytes != nil { // null is permitted
-			*releasedBytes = C.uint64_t(bytes)
+			*releasedBytes = C.uint64_t(released)
 		}
 
 		return nil
 	})
 }
 
-// goGroupResume implements symmem_group_resume.
-//
 //export goGroupResume
 func goGroupResume(group C.uint64_t) C.int {
 	return guard(func() error { return library.ResumeGroup(uint64(group)) })
 }
 
-// goGroupSetPath implements symmem_group_set_path.
-//
 //export goGroupSetPath
 func goGroupSetPath(group C.uint64_t, path C.int) C.int {
 	return guard(func() error { return library.SetPath(uint64(group), int(path)) })
+}
+
+//export goExplain
+func goExplain(
+	group C.uint64_t, operation C.int, count C.int64_t, dataType C.int, send, recv unsafe.Pointer,
+	capacity C.size_t, text *C.char, length *C.size_t,
+) C.int {
+	return copyText(capacity, text, length, func() (string, error) {
+		return library.Explain(uint64(group), &binding.Arguments{
+			Operation: int(operation), Count: int64(count), Type: int(dataType),
+			Send: uintptr(send), Recv: uintptr(recv),
+		})
+	})
 }

@@ -11,12 +11,13 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// goOpen implements symmem_open.
-//
+// symmem.h documents the exported functions: goOpen implements symmem_open. A main world is open
+// between goOpen and goClose; goWorldOpen opens further worlds.
+
 //export goOpen
 func goOpen(length C.size_t, options *C.char) C.int {
 	return guard(func() error {
-		text, err := prepareOpen(length, options)
+		text, err := openOptions(length, options)
 		if err != nil {
 			return err
 		}
@@ -25,14 +26,26 @@ func goOpen(length C.size_t, options *C.char) C.int {
 	})
 }
 
-// prepareOpen copies the options, and prepares the process for opening symmem.
-func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
+//export goWorldOpen
+func goWorldOpen(length C.size_t, options *C.char, world *C.uint64_t) C.int {
+	return store(world, "the world", func() (uint64, error) {
+		text, err := openOptions(length, options)
+		if err != nil {
+			return 0, err
+		}
+
+		return library.OpenWorld(text)
+	})
+}
+
+// openOptions returns the options as JSON. It first prepares the process for an open.
+func openOptions(length C.size_t, options *C.char) ([]byte, error) {
 	text, err := textOf(length, options)
 	if err != nil {
 		return nil, err
 	}
 
-	C.symmem_watch_exit() // makes frees do nothing while the process exits
+	C.symmem_watch_exit() // see exit-live in the package documentation
 	if err := importEnvironment(); err != nil {
 		return nil, err
 	}
@@ -40,13 +53,14 @@ func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// importEnvironment updates Go's copy of the environment, made when the library was loaded.
+// importEnvironment sets the variables that C code has set since the library was loaded. Go copied
+// the environment at that time.
 func importEnvironment() error {
-	entry := C.symmem_environment() // a null-terminated array of strings such as "NAME=value"
+	entry := C.symmem_environment() // points into a null-terminated array of "NAME=value"
 	for entry != nil && *entry != nil {
 		name, value, _ := strings.Cut(C.GoString(*entry), "=")
-		old, isSet := os.LookupEnv(name)
-		isChanged := !isSet || old != value
+		goValue, isSet := os.LookupEnv(name)
+		isChanged := !isSet || goValue != value
 		if name != "" && isChanged {
 			if err := os.Setenv(name, value); err != nil {
 				return err
@@ -60,40 +74,90 @@ func importEnvironment() error {
 	return nil
 }
 
-// goClose implements symmem_close.
-//
 //export goClose
 func goClose(force C.int) C.int {
 	return guard(func() error { return library.Close(force != 0) })
 }
 
-// goIsOpen implements symmem_is_open.
-//
+//export goWorldClose
+func goWorldClose(world C.uint64_t, force C.int) C.int {
+	return guard(func() error { return library.CloseWorld(uint64(world), force != 0) })
+}
+
 //export goIsOpen
 func goIsOpen() C.int { return boolResult(library.IsOpen) }
 
-// goCallSites implements symmem_callsites.
-//
 //export goCallSites
 func goCallSites() C.int { return boolResult(library.RecordsCallSites) }
 
-// boolResult returns 1 if query returns true, and 0 if query returns false or panics.
+// boolResult returns 1 if query returns true, and otherwise 0.
 func boolResult(query func() bool) C.int {
-	answer := false
-	_ = binding.CatchPanic(func() error { // after a panic, answer remains false
-		answer = query()
+	isTrue := false // also after a panic
+	_ = binding.CatchPanic(func() error {
+		isTrue = query()
 		return nil
 	})
-	if answer {
+	if isTrue {
 		return 1
 	}
 
 	return 0
 }
 
-// goDescribe implements symmem_describe.
-//
 //export goDescribe
 func goDescribe(capacity C.size_t, text *C.char, length *C.size_t) C.int {
 	return copyText(capacity, text, length, library.Describe)
+}
+
+//export goWorldDescribe
+func goWorldDescribe(world C.uint64_t, capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	return copyText(capacity, text, length, func() (string, error) {
+		return library.DescribeWorld(uint64(world))
+	})
+}
+
+//export goStats
+func goStats(capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	return copyText(capacity, text, length, library.Stats)
+}
+
+//export goWorldStats
+func goWorldStats(world C.uint64_t, capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	return copyText(capacity, text, length, func() (string, error) {
+		return library.WorldStats(uint64(world))
+	})
+}
+
+//export goWorldSetCheck
+func goWorldSetCheck(world C.uint64_t, level C.int) C.int {
+	return guard(func() error { return library.SetWorldCheck(uint64(world), int(level)) })
+}
+
+//export goWorldGroupOpen
+func goWorldGroupOpen(
+	world C.uint64_t, length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
+	timeoutMS C.int64_t, group *C.uint64_t,
+) C.int {
+	return store(group, "the group", func() (uint64, error) {
+		groupName, rankList, err := groupArguments(length, name, count, ranks)
+		if err != nil {
+			return 0, err
+		}
+
+		return library.OpenGroupIn(uint64(world), groupName, rankList, int64(timeoutMS))
+	})
+}
+
+// goTakeWarning copies the oldest warning, and removes it if it was copied.
+//
+//export goTakeWarning
+func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	code := C.int(C.SYMMEM_OK)
+	library.TakeWarning(func(warning string) bool {
+		code = copyText(capacity, text, length, func() (string, error) { return warning, nil })
+		asksForLength := text == nil || capacity == 0
+		isTaken := code == C.SYMMEM_OK && !asksForLength
+		return isTaken
+	})
+	return code
 }

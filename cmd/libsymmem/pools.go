@@ -3,9 +3,18 @@ package main
 // #include "shim.h"
 import "C"
 
-import "unsafe"
+import (
+	"fmt"
+	"os"
+	"unsafe"
 
-// goPoolOpen implements symmem_pool_open. domain is the group whose ranks share the pool.
+	"symmem/cmd/libsymmem/internal/binding"
+)
+
+// symmem.h documents the exported functions: goAlloc implements symmem_alloc. The parameter site is
+// the number of a call site, or 0.
+
+// goPoolOpen opens a pool for the ranks of a group, its domain.
 //
 //export goPoolOpen
 func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int) C.int {
@@ -19,47 +28,33 @@ func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int
 	})
 }
 
-// goPoolClose implements symmem_pool_close.
-//
 //export goPoolClose
 func goPoolClose(pool, force C.int) C.int {
 	return guard(func() error { return library.ClosePool(int(pool), force != 0) })
 }
 
-// goAlloc implements symmem_alloc. site is the number of a call site, or 0.
-//
-//export goAlloc
-func goAlloc(
-	pool C.int, bytes C.size_t, stream C.uint64_t, site C.uint32_t, address *unsafe.Pointer,
-) C.int {
-	return store((*uintptr)(unsafe.Pointer(address)), "the buffer", func() (uintptr, error) {
-		return library.Alloc(int(pool), uint64(bytes), uintptr(stream), uint32(site))
+//export goPoolSuspend
+func goPoolSuspend(pool, keepContents C.int, releasedBytes *C.uint64_t) C.int {
+	return guard(func() error {
+		released, err := library.SuspendPool(int(pool), keepContents != 0)
+		if err != nil {
+			return err
+		}
+
+		if releasedBytes != nil { // null is permitted
+			*releasedBytes = C.uint64_t(released)
+		}
+
+		return nil
 	})
 }
 
-// goAllocOn implements symmem_alloc_on.
-//
-//export goAllocOn
-func goAllocOn(
-	pool C.int, bytes C.size_t, device C.int, stream C.uint64_t, site C.uint32_t,
-	address *unsafe.Pointer,
-) C.int {
-	return store((*uintptr)(unsafe.Pointer(address)), "the buffer", func() (uintptr, error) {
-		return library.AllocOn(
-			int(pool), uint64(bytes), int(device), uintptr(stream), uint32(site))
-	})
+//export goPoolResume
+func goPoolResume(pool C.int) C.int {
+	return guard(func() error { return library.ResumePool(int(pool)) })
 }
 
-// goFree implements symmem_free.
-//
-//export goFree
-func goFree(address unsafe.Pointer) C.int {
-	const delay = false // symmem_free requires that all ranks free in the same order
-	return guard(func() error { return library.Free(uintptr(address), delay) })
-}
-
-// goReserve implements symmem_reserve and symmem_reserve_on. If group is not 0, goReserve registers
-// the memory with the group.
+// goReserve implements symmem_reserve and symmem_reserve_on. The stream of symmem_reserve is 0.
 //
 //export goReserve
 func goReserve(
@@ -71,34 +66,119 @@ func goReserve(
 	})
 }
 
-// goTrim implements symmem_trim.
-//
 //export goTrim
-func goTrim(pool C.int, keepBytes C.size_t) C.int {
-	return guard(func() error { return library.Trim(int(pool), uint64(keepBytes)) })
+func goTrim(pool C.int, minMappedBytes C.size_t) C.int {
+	return guard(func() error { return library.Trim(int(pool), uint64(minMappedBytes)) })
 }
 
-// goPoolSuspend implements symmem_pool_suspend.
-//
-//export goPoolSuspend
-func goPoolSuspend(pool, keepContents C.int, releasedBytes *C.uint64_t) C.int {
-	return guard(func() error {
-		bytes, err := library.SuspendPool(int(pool), keepContents != 0)
-		if err != nil {
-			return err
-		}
-
-		if releasedBytes != nil { // null is permitted
-			*releasedBytes = C.uint64_t(bytes)
-		}
-
-		return nil
+//export goAlloc
+func goAlloc(
+	pool C.int, bytes C.size_t, stream C.uint64_t, site C.uint32_t, address *unsafe.Pointer,
+) C.int {
+	return store((*uintptr)(unsafe.Pointer(address)), "the buffer", func() (uintptr, error) {
+		return library.Alloc(int(pool), uint64(bytes), uintptr(stream), uint32(site))
 	})
 }
 
-// goPoolResume implements symmem_pool_resume.
+//export goAllocOn
+func goAllocOn(
+	pool C.int, bytes C.size_t, device C.int, stream C.uint64_t, site C.uint32_t,
+	address *unsafe.Pointer,
+) C.int {
+	return store((*uintptr)(unsafe.Pointer(address)), "the buffer", func() (uintptr, error) {
+		return library.AllocOn(
+			int(pool), uint64(bytes), int(device), uintptr(stream), uint32(site))
+	})
+}
+
+//export goFree
+func goFree(address unsafe.Pointer) C.int {
+	const sortFrees = false // all ranks must call symmem_free in the same order
+	return guard(func() error { return library.Free(uintptr(address), sortFrees) })
+}
+
+// goTorchAlloc allocates for PyTorch. It fails if device is not that of the pool.
 //
-//export goPoolResume
-func goPoolResume(pool C.int) C.int {
-	return guard(func() error { return library.ResumePool(int(pool)) })
+//export goTorchAlloc
+func goTorchAlloc(
+	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
+) C.uintptr_t {
+	return C.uintptr_t(addressOrNull(func() (uintptr, error) {
+		if err := library.CheckDevice(int(pool), int(device)); err != nil {
+			return 0, err
+		}
+
+		return library.Alloc(int(pool), uint64(size), uintptr(stream), uint32(site))
+	}))
+}
+
+// addressOrNull returns the address from alloc. If alloc fails, addressOrNull stores the error for
+// symmem_last_error and returns 0.
+func addressOrNull(alloc func() (uintptr, error)) (address uintptr) {
+	_ = store(&address, "the buffer", alloc)
+	return address
+}
+
+// goTorchFree frees for PyTorch. It returns no code, so it counts failed frees.
+//
+//export goTorchFree
+func goTorchFree(address unsafe.Pointer) {
+	err := binding.CatchPanic(func() error {
+		if !library.IsAnyWorldOpen() {
+			return nil // frees after the last close are permitted
+		}
+
+		const sortFrees = true // PyTorch frees in a different order on each rank
+		return library.Free(uintptr(address), sortFrees)
+	})
+	if err != nil {
+		storeError(err)
+		counters := (*binding.Counters)(unsafe.Pointer(&C.symmem_words))
+		counters.Refused.Add(1)
+	}
+}
+
+// goPlugAlloc implements nccl_alloc_plug, the allocator of inference engines such as SGLang. The
+// engines ignore errors, so goPlugAlloc prints them.
+//
+//export goPlugAlloc
+func goPlugAlloc(
+	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
+) C.uintptr_t {
+	return C.uintptr_t(addressOrNull(func() (uintptr, error) {
+		address, err := library.PlugAlloc(
+			int(pool), uint64(size), int(device), uintptr(stream), uint32(site))
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "symmem: allocating %d bytes on device %d: %v\n", size, device, err)
+		}
+
+		return address, err
+	}))
+}
+
+// goPlugRegister implements nccl_allocator_register_segments_with_comm: it registers the new memory
+// of pool 0 with an ncclComm_t, and returns an ncclResult_t.
+//
+//export goPlugRegister
+func goPlugRegister(comm C.uintptr_t) C.int {
+	err := binding.CatchPanic(func() error { return library.PlugRegister(uintptr(comm)) })
+	if err != nil {
+		storeError(err)
+	}
+
+	return C.int(library.PlugStatus(uintptr(comm), err)) // also prints err
+}
+
+// goPlugForget forgets a destroyed ncclComm_t.
+//
+//export goPlugForget
+func goPlugForget(comm C.uintptr_t) C.int {
+	return guard(func() error { return library.PlugForget(uintptr(comm)) })
+}
+
+//export goLocate
+func goLocate(address unsafe.Pointer, capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	return copyText(capacity, text, length, func() (string, error) {
+		return library.Locate(uintptr(address))
+	})
 }
