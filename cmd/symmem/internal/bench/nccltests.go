@@ -14,7 +14,7 @@ import (
 )
 
 // NCCLTests writes rows in the format of nccl-tests, with a table for each operation. For example,
-// an all-reduce of 1 MiB on 4 ranks takes 20 us out of place and 10 us in place:
+// an all-reduce of 1 MiB on 4 ranks takes 20 us with two buffers and 10 us in place:
 //
 //	# all_reduce
 //	#                                    out-of-place                       in-place
@@ -23,13 +23,12 @@ import (
 //	# Out of bounds values : 0 OK
 //	# Avg bus bandwidth    : 117.965
 //
-// The algorithm bandwidth (algbw) is 1 MiB divided by the time, in GB/s. The bus bandwidth (busbw)
-// is 1.5 MiB, which the link of each rank transfers, divided by the time.
+// The algorithm bandwidth (algbw) is 1 MiB divided by the time. The bus bandwidth (busbw) is algbw
+// times Operation.busFactor, here 1.5.
 type NCCLTests struct {
 	Writer io.Writer
 
-	// The current table.
-	operation      *Operation // nil before the first row
+	operation      *Operation // of the current table; nil before the first row
 	busSum         float64    // sum of the bus bandwidths in GB/s
 	busCount       int        // number of bus bandwidths in busSum
 	wrongElements  float64    // number of wrong elements in all outputs
@@ -76,19 +75,19 @@ func (n *NCCLTests) WriteRow(o *CollectiveOptions, r *Row) error {
 
 func writeHeader(out io.Writer, o *Operation) {
 	fmt.Fprintf(out, "# %s\n#\n", o.Name)
-	fmt.Fprintf(out, "#%74s%31s\n", "out-of-place", "in-place") // above the middle of the columns
+	fmt.Fprintf(out, "#%74s%31s\n", "out-of-place", "in-place")
 	const (
 		callColumns   = "#       size         count      type   redop    root"
 		callUnits     = "#        (B)    (elements)                          "
 		resultColumns = "     time   algbw   busbw  #wrong"
 		resultUnits   = "     (us)  (GB/s)  (GB/s)"
-		wrongGap      = "         " // #wrong has no unit
+		wrongNoUnit   = "         "
 	)
 	fmt.Fprintln(out, callColumns+resultColumns+resultColumns)
-	fmt.Fprintln(out, callUnits+resultUnits+wrongGap+resultUnits)
+	fmt.Fprintln(out, callUnits+resultUnits+wrongNoUnit+resultUnits)
 }
 
-// ncclNames holds the names of types that differ between nccl-tests and symmem.
+// ncclNames holds the types whose names in nccl-tests are not those of DataType.String.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",
@@ -140,14 +139,15 @@ func (r *Row) formatResult(result *report.Result) string {
 		formatWidth(algorithmGBps, 6), formatWidth(busGBps, 6), result.Figures["wrong"])
 }
 
-// formatWidth formats v with two decimals, or with fewer if the text would be longer than width.
+// formatWidth formats v with two decimals, or with fewer if the text exceeds width.
 func formatWidth(v float64, width int) string {
 	integerDigits := 0
 	if v >= 1 {
 		integerDigits = int(math.Log10(v)) + 1
 	}
 
-	const pointWidth, maxDecimals = 1, 2
+	const pointWidth = 1
+	const maxDecimals = 2
 	freeWidth := max(width-integerDigits-pointWidth, 0)
 	decimals := min(freeWidth, maxDecimals)
 	return strconv.FormatFloat(v, 'f', decimals, 64)
@@ -158,11 +158,11 @@ func formatWidth(v float64, width int) string {
 func (r *Row) takenPathsComment() string {
 	outOfPlace := unrequestedPath(r.Results[0])
 	inPlace := unrequestedPath(r.Results[1])
-	hasInPlace := r.Results[1] != nil
+	isOnlyOutOfPlace := r.Results[1] == nil
 	switch {
 	case outOfPlace == "" && inPlace == "":
 		return ""
-	case !hasInPlace || outOfPlace == inPlace:
+	case isOnlyOutOfPlace || outOfPlace == inPlace:
 		return "  # took " + outOfPlace
 	case outOfPlace == "":
 		return "  # took " + inPlace + " in place"
@@ -173,7 +173,7 @@ func (r *Row) takenPathsComment() string {
 	return "  # took " + outOfPlace + ", in place " + inPlace
 }
 
-// unrequestedPath returns the path of calls that could not take the requested path, or "".
+// unrequestedPath returns the path that calls took instead of the requested one, or "".
 func unrequestedPath(result *report.Result) string {
 	if result == nil || result.Params["refused"] == nil {
 		return ""

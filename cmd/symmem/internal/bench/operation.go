@@ -9,12 +9,12 @@ import (
 	"symmem/driver"
 )
 
-// Operation is an operation that this package can measure.
+// Operation is a collective, or sendrecv.
 type Operation struct {
-	Name string // such as all_reduce
+	Name string // in nccl-tests, such as all_reduce
 	kind symmem.Operation
-	// busFactor returns the bytes that each rank's link transfers, relative to the size of the larger
-	// buffer, as in nccl-tests. In an all-gather on 4 ranks, it is 3/4: the parts of the other ranks.
+	// busFactor returns the ratio of the bytes on each rank's link and the size of the larger buffer,
+	// as in nccl-tests. In an all-gather on 4 ranks, each rank receives 3/4 of the buffer.
 	busFactor func(ranks float64) float64
 }
 
@@ -46,7 +46,7 @@ func OperationNames() []string {
 }
 
 // ParseOperations returns the operations with the given names, in this order. The name "all"
-// selects all operations, and the names after it are not checked.
+// selects all operations.
 func ParseOperations(names []string) ([]Operation, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no operations given: use all, or some of %s",
@@ -76,15 +76,15 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
-// hasBufferOfAllParts reports whether the send or receive buffer has a part for each rank.
+// hasBufferOfAllParts reports whether the larger buffer has a part for each rank.
 func (o *Operation) hasBufferOfAllParts() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the count argument of a call and the size of its larger buffer. The size is
-// bytes, rounded up so that each part of the buffer has whole elements.
-func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
+// countAndSize returns the count argument of a call and the size of its larger buffer, which is
+// minSize bytes, rounded up to whole elements.
+func (o *Operation) countAndSize(minSize int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0 // a barrier has no buffers
 	}
@@ -94,7 +94,7 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 		bytesPerCount *= int64(ranks)
 	}
 
-	count = (bytes + bytesPerCount - 1) / bytesPerCount // rounded up
+	count = (minSize + bytesPerCount - 1) / bytesPerCount // rounded up
 	count = max(1, count)
 	return count, count * bytesPerCount
 }

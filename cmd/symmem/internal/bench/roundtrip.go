@@ -16,24 +16,23 @@ import (
 // Probe measures the round-trip time of a cache line between two processors. Benchmark reports are
 // comparable only if these times are similar.
 //
-// In trip n, the caller, a thread on the first processor, stores n in the word ping. The answerer,
-// a thread on the second processor, polls ping until it is n, and then stores n in the word pong.
-// The caller polls pong until it is n.
+// In trip n, a thread on one processor (the caller) stores n in *ping. When a thread on the other
+// processor (the answerer) has read n, it stores n in *pong, where the caller reads it.
 type Probe struct {
 	caller, answerer int // processor numbers
 }
 
 const (
-	tripBatches   = 31
-	tripsPerBatch = 4000
-	tripsPerCheck = 50                     // between reads of the clock, which take time too
-	probeLimit    = 500 * time.Millisecond // an idle machine needs about 20 ms for all batches
-	wordDistance  = 256                    // bytes between ping and pong; prevents false sharing
-	maxPolls      = 4000                   // polls of a word before a thread yields its processor
+	tripBatches       = 31
+	tripsPerBatch     = 4000
+	tripsPerClockRead = 50
+	probeLimit        = 500 * time.Millisecond // an idle machine needs about 20 ms for all batches
+	wordDistance      = 256                    // bytes between ping and pong; prevents false sharing
+	maxPolls          = 4000                   // polls of a word before a thread yields its processor
 )
 
-// NewProbe returns a Probe for the first two processors in the affinity mask of this process, or
-// nil without two usable processors. Call it before the process is bound to a processor.
+// NewProbe returns a Probe for the first two processors in the affinity mask of this process. If it
+// cannot use two processors, it returns nil. Call it before narrowing the mask.
 func NewProbe() *Probe {
 	processors, err := sys.Affinity()
 	if err != nil || len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
@@ -43,15 +42,14 @@ func NewProbe() *Probe {
 	return &Probe{caller: processors[0], answerer: processors[1]}
 }
 
-// RoundTrip returns the median time of a trip in nanoseconds, or 0 if p is nil.
+// RoundTrip returns the median time of a trip in nanoseconds, or 0 on a nil Probe.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
 
-	// GOMAXPROCS may have become 1 since NewProbe.
 	oldProcs := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(max(2, oldProcs))
+	runtime.GOMAXPROCS(max(2, oldProcs)) // for the caller and the answerer
 	defer runtime.GOMAXPROCS(oldProcs)
 	const wordBytes = 8
 	words := make([]uint64, 3*wordDistance/wordBytes) // ping, pong and padding
@@ -77,8 +75,8 @@ func (p *Probe) RoundTrip() (float64, error) {
 	return report.Summarize(batches).Median, nil
 }
 
-// runOnProcessor runs f on a thread bound to a processor. If binding fails, it runs f nevertheless,
-// because the other thread waits for it, and returns an error.
+// runOnProcessor runs f on a thread bound to a processor. If binding fails, it still runs
+// f, because the other thread waits for f, and returns an error.
 func runOnProcessor(processor int, f func()) error {
 	done := make(chan error)
 	go func() {
@@ -120,23 +118,23 @@ func timeTrips(ping, pong *uint64) []float64 {
 		trips := 0
 		now := begin
 		for trips < tripsPerBatch && now.Before(deadline) {
-			makeTrips(ping, pong, lastTrip)
-			lastTrip += tripsPerCheck
-			trips += tripsPerCheck
+			makeTrips(ping, pong, lastTrip+1)
+			lastTrip += tripsPerClockRead
+			trips += tripsPerClockRead
 			now = time.Now()
 		}
 
 		batchNS := float64(now.Sub(begin).Nanoseconds())
-		batches = append(batches, batchNS/float64(trips)) // trips > 0, because begin < deadline
+		batches = append(batches, batchNS/float64(trips))
 	}
 
 	return batches
 }
 
-// makeTrips makes the tripsPerCheck trips that follow lastTrip.
-func makeTrips(ping, pong *uint64, lastTrip uint64) {
-	for i := range uint64(tripsPerCheck) {
-		number := lastTrip + 1 + i
+// makeTrips makes tripsPerClockRead trips, with numbers from firstTrip on.
+func makeTrips(ping, pong *uint64, firstTrip uint64) {
+	for i := range uint64(tripsPerClockRead) {
+		number := firstTrip + i
 		spin.StoreRelease64(ping, number)
 		for !pollWord(pong, number) {
 			yield()
@@ -146,8 +144,8 @@ func makeTrips(ping, pong *uint64, lastTrip uint64) {
 
 // pollWord polls *word up to maxPolls times, and reports whether it became want.
 func pollWord(word *uint64, want uint64) bool {
-	const tightPolls = 0 // polls without a PAUSE instruction
-	return spin.Until64(word, want, tightPolls, maxPolls)
+	const pollsWithoutPause = 0
+	return spin.Until64(word, want, pollsWithoutPause, maxPolls)
 }
 
 // yield lets other threads and goroutines run.

@@ -1,37 +1,39 @@
 package bench
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
+	"io"
 	"slices"
+	"strings"
 
 	"symmem"
+	"symmem/bench/report"
 	"symmem/cmd/symmem/internal/workload"
 	"symmem/internal/tuning"
 )
 
 // A tuning table has rules such as "for all-reduces on 8 ranks, use the window path up to 64 KiB,
-// and the plain path above". Run measures calls of several sizes on each path, and replaces the
-// rules of the measured operations in a base table. The new rules
-// keep the times of smaller and larger sizes from the base table.
+// and the plain path above". A rule contains points: the times of the paths at one size. Run
+// replaces the rules of the measured operations in a base table.
 
 // TuneOptions describes the measurements for a tuning table. Except for Date, Base and Progress,
 // the options must be the same on all ranks.
 type TuneOptions struct {
-	// The caller sets Operations, Sizes, DataType, Backend, Plan, Timeout and GraphCalls, the maximum
-	// number of calls in a graph. Run sets the other fields.
+	// The caller sets Operations, Sizes, DataType, Backend, Plan, Timeout and GraphCalls. Run sets the
+	// other options, and can record fewer calls than GraphCalls in a graph.
 	CollectiveOptions
-	Date string // date of the measurement; only rank 0's Date is used
-	// Base returns the base table for a device and a number of ranks. If Base is nil or returns nil,
-	// Run uses the built-in table. Only rank 0 calls Base. Run keeps times of the base table only if
-	// they were measured with the same device, library and data type.
+	Date string // of the measurement; only rank 0's Date is used
+	// Base returns the base table for a device and a number of ranks, or nil for the built-in table.
+	// It is optional, and only rank 0 calls it.
 	Base     func(device string, ranks int) *tuning.Table
 	Progress func(text string) // if set, called before each measurement
 }
 
-// TuneResult is the same on all ranks.
+// TuneResult contains a new tuning table. It is the same on all ranks.
 type TuneResult struct {
 	Table   *tuning.Table // the base table with the new rules
 	Rules   []tuning.Rule // the new rules in the order of measurement
@@ -41,15 +43,15 @@ type TuneResult struct {
 }
 
 // Run measures the operations and returns a new table. All ranks must call it. If a measurement
-// fails, the table has the rules so far. After other errors, the result may be nil.
+// fails, Run returns the rules so far with the error.
 func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	o.ReduceOp = symmem.Sum
 	o.Path = symmem.PathAuto
 	o.Tuning = symmem.BuiltInTuning
 	o.limitGraphTime = true
 	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
-	const level = 0 // index in o.Checks
-	w, err := openWorld(ctx, &o.CollectiveOptions, level)
+	const onlyLevel = 0
+	w, err := openWorld(ctx, &o.CollectiveOptions, onlyLevel)
 	if err != nil {
 		return nil, fmt.Errorf("opening the world: %w", err)
 	}
@@ -64,7 +66,7 @@ func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	}
 
 	runErr := t.run(ctx)
-	t.result.Table = t.newTable() // also after an error, because measurements take long
+	t.result.Table = t.newTable()
 	if runErr != nil {
 		return &t.result, runErr
 	}
@@ -78,7 +80,7 @@ func (o *TuneOptions) reportProgress(format string, args ...any) {
 	}
 }
 
-// shareBaseTable sends the base table of rank 0 to all ranks, and returns it on each rank.
+// shareBaseTable returns the base table of rank 0 on all ranks.
 func (o *TuneOptions) shareBaseTable(ctx context.Context, w *world) (*tuning.Table, error) {
 	const source = 0
 	var table *tuning.Table
@@ -116,8 +118,8 @@ func skipReason(op *Operation, dataType symmem.DataType) string {
 		dataType)
 }
 
-// mergePoints returns newPoints, and those oldPoints that are smaller or larger than all newPoints.
-// A point holds the times of one size. newPoints must be sorted by size, but the result is not.
+// mergePoints returns newPoints, which must be sorted by size, and the oldPoints of sizes outside
+// their range.
 func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
@@ -136,40 +138,95 @@ func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	return merged
 }
 
-// NoiseMethod explains noisePercent to users. New tables contain the text.
-const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
-	"batches, computed from the quartiles of the logarithms"
-
-// noisePercent returns the random error of the median of ratios, in percent. It uses logarithms, so
-// that a doubled and a halved ratio deviate equally.
-func noisePercent(ratios []float64) float64 {
-	if len(ratios) == 0 {
-		return 0
+// WriteText writes a table of the measured sizes, then each rule, and each skipped operation:
+//
+//	operation  size                 buffers    plain   window  direct  noise  chosen     wins
+//	AllReduce  1KiB  out of place  symmetric  13.0 us  7.40 us       -  1.5 %  window  +75.7 %
+//
+// Here, the plain path takes 75.7 % longer than the chosen path.
+func (t *TuneResult) WriteText(w io.Writer) error {
+	rows := [][]string{{
+		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
+		"wins",
+	}}
+	for i := range t.Rules {
+		rows = append(rows, measuredRows(&t.Rules[i])...)
 	}
 
-	var logs []float64
-	for _, r := range ratios {
-		logs = append(logs, math.Log(r))
+	var text strings.Builder
+	const noPrefix = ""
+	tableErr := writeTable(&text, noPrefix, rows)
+	for i := range t.Rules {
+		fmt.Fprintln(&text, &t.Rules[i])
 	}
 
-	slices.Sort(logs)
-	relativeError := math.Expm1(medianError(logs))
-	return 100 * relativeError
+	for _, reason := range t.Skipped {
+		fmt.Fprintln(&text, reason)
+	}
+
+	_, writeErr := io.WriteString(w, text.String())
+	return errors.Join(tableErr, writeErr)
 }
 
-// medianError returns twice the standard error of the median of sorted values, which it assumes to
-// be normally distributed.
-func medianError(sorted []float64) float64 {
-	const (
-		deviationsBetweenQuartiles = 1.349
-		medianFactor               = 1.253 // standard error of the median relative to that of the mean
-	)
-	n := len(sorted)
-	lowerQuartile, upperQuartile := sorted[n/4], sorted[n-1-n/4]
-	deviation := (upperQuartile - lowerQuartile) / deviationsBetweenQuartiles
-	standardError := medianFactor * deviation / math.Sqrt(float64(n))
-	return 2 * standardError
+// measuredRows returns a row for each measured size of a rule.
+func measuredRows(rule *tuning.Rule) [][]string {
+	memory := cmp.Or(rule.Memory, tuning.Symmetric)
+	var rows [][]string
+	for _, step := range rule.Steps {
+		for _, p := range step.Measured {
+			winPercent := 100 * (speedup(step.Path, p) - 1)
+			rows = append(rows, []string{
+				rule.Operation, p.Bytes.String(), placementText(p.InPlace), string(memory),
+				formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS),
+				formatMicroseconds(directOrTwoLevelUS(p)),
+				fmt.Sprintf("%.1f %%", p.NoisePercent), string(step.Path),
+				fmt.Sprintf("%+.1f %%", winPercent),
+			})
+		}
+	}
+
+	return rows
 }
 
-// roundTo rounds v to a multiple of 1/partsPerUnit.
-func roundTo(v, partsPerUnit float64) float64 { return math.Round(v*partsPerUnit) / partsPerUnit }
+// directOrTwoLevelUS returns the time of the direct path or, if that was not measured, of the
+// two-level path.
+func directOrTwoLevelUS(p tuning.Point) float64 { return cmp.Or(p.DirectUS, p.TwoLevelUS) }
+
+func formatMicroseconds(us float64) string {
+	if us == 0 { // not measured
+		return "-"
+	}
+
+	const nsPerMicrosecond = 1e3
+	return report.Duration(us * nsPerMicrosecond)
+}
+
+// speedup returns the time of the rejected path divided by that of the chosen path. The rejected
+// path of Direct and TwoLevel is NotDirect: the faster of plain and window.
+func speedup(chosen tuning.Path, p tuning.Point) float64 {
+	switch chosen {
+	case tuning.Window:
+		return p.PlainUS / p.WindowUS
+	case tuning.Direct:
+		return p.NotDirectUS() / p.DirectUS
+	case tuning.TwoLevel:
+		return p.NotDirectUS() / p.TwoLevelUS
+	case tuning.NotDirect:
+		return directOrTwoLevelUS(p) / p.NotDirectUS()
+	default: // tuning.Plain
+		return p.WindowUS / p.PlainUS
+	}
+}
+
+// Document returns the fields of the JSON output. file is the name of the file for the new table.
+func (t *TuneResult) Document(file string, written bool) (map[string]any, error) {
+	table, err := t.Table.Encode()
+	if err != nil {
+		return nil, err
+	}
+
+	skipped := append([]string{}, t.Skipped...) // [] in JSON instead of null
+	return map[string]any{
+		"file": file, "written": written, "table": json.RawMessage(table), "skipped": skipped,
+	}, nil
+}
