@@ -9,9 +9,9 @@ import (
 	"slices"
 )
 
-// Request allocates a tensor or, if IsFree is set, frees it.
+// Request allocates or frees a tensor. A free has the size, stream and pool of the allocation.
 type Request struct {
-	Tensor int
+	Tensor int   // number
 	Size   int64 // in bytes
 	Stream int   // 0 is the default stream
 	Pool   int   // from 0
@@ -21,15 +21,14 @@ type Request struct {
 // Program lists requests in order. Some tensors are not freed.
 type Program []Request
 
-// RandomProgram returns a random program. Each free has the size, stream and pool of its
-// allocation.
+// RandomProgram returns a random program.
 func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
-	const maxLive = 40     // tensors; one more can be live for a moment
+	const maxLive = 41     // tensors
 	const freePercent = 45 // less than half, so that the number of live tensors grows to maxLive
 	var p Program
 	var live []Request // allocations of live tensors
 	for len(p) < requests {
-		mustFree := len(live) > maxLive
+		mustFree := len(live) >= maxLive
 		if mustFree || (len(live) > 0 && rng.IntN(100) < freePercent) {
 			index := rng.IntN(len(live))
 			r := live[index]
@@ -49,7 +48,7 @@ func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 	return p
 }
 
-// randomSize returns a random size. Half of the sizes are one of four frequent sizes, so that
+// randomSize returns a random size. Half of the time, it is one of four frequent sizes, so that
 // several free blocks fit equally well.
 func randomSize(rng *rand.Rand) int64 {
 	if rng.IntN(2) == 0 {
@@ -68,8 +67,8 @@ var DifferenceKinds = []string{
 	"different call",
 }
 
-// PlantDifference returns a copy of a program with a difference at a random request, or nil if that
-// request cannot differ in this way. The difference "missing" removes both requests of a tensor.
+// PlantDifference returns a copy of a program with a difference at a random request, or nil if this
+// request cannot differ in that way. The difference "missing" removes both requests of a tensor.
 func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 	index := rng.IntN(len(p))
 	changed := slices.Clone(p)
@@ -88,7 +87,7 @@ func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int)
 	switch kind {
 	case "different size":
 		return changeTensor(changed, tensor, func(r *Request) {
-			r.Size += 512 << rng.IntN(4) // by 512 bytes to 4 KiB
+			r.Size += 512 << rng.IntN(4)
 		})
 	case "different stream":
 		return changeTensor(changed, tensor, func(r *Request) {
@@ -117,7 +116,7 @@ func swapWithNext(p Program, index int) Program {
 	return p
 }
 
-// replaceFree replaces a free by an allocation, in place. It returns nil for other requests.
+// replaceFree replaces a free by an allocation in place. It returns nil for other requests.
 func replaceFree(rng *rand.Rand, p Program, index int) Program {
 	r := &p[index]
 	if !r.IsFree {
@@ -128,10 +127,11 @@ func replaceFree(rng *rand.Rand, p Program, index int) Program {
 	return p
 }
 
-// newTensor returns an unused tensor number. RandomProgram numbers tensors by index of request.
+// newTensor returns an unused tensor number for a program from RandomProgram, which numbers tensors
+// by index of request.
 func newTensor(p Program) int { return len(p) + 1 }
 
-// changeTensor changes all requests of a tensor, in place.
+// changeTensor changes all requests of a tensor in place.
 func changeTensor(p Program, tensor int, change func(*Request)) Program {
 	for i := range p {
 		if p[i].Tensor == tensor {
@@ -150,7 +150,8 @@ func addTensor(rng *rand.Rand, p Program, index int) Program {
 	p = slices.Insert(p, index, r)
 	if rng.IntN(2) == 0 {
 		r.IsFree = true
-		indexOfFree := index + 1 + rng.IntN(len(p)-index)
+		afterAlloc := index + 1
+		indexOfFree := afterAlloc + rng.IntN(len(p)+1-afterAlloc)
 		p = slices.Insert(p, indexOfFree, r)
 	}
 
@@ -158,8 +159,7 @@ func addTensor(rng *rand.Rand, p Program, index int) Program {
 }
 
 // FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1 if all are equal. An index counts only the requests of its pool. Tensors and
-// streams are compared by order of first use, except for the default stream.
+// programs, or -1 if all are equal. An index counts only the requests of its pool.
 func FirstDifference(a, b Program, pools int) []int {
 	firsts := make([]int, pools)
 	for pool := range firsts {

@@ -7,12 +7,12 @@ import (
 	"io"
 )
 
-// input reads values from a file that may be damaged. If the file ends within a value, all methods
-// except peek return an error that wraps ErrFormat.
+// input reads values from a file that may be damaged. If the file ends within a value, its methods
+// return an error that wraps ErrFormat.
 type input struct {
-	r           *bufio.Reader
-	largeBuffer []byte // for strings longer than the buffer of r
-	offset      int64  // number of bytes read
+	r          *bufio.Reader
+	longString []byte // buffer for strings that do not fit in that of r
+	offset     int64  // of the next value in the file, in bytes
 }
 
 func newInput(r io.Reader) *input {
@@ -40,7 +40,7 @@ func (in *input) readByte() (byte, error) {
 	return b, nil
 }
 
-// convertEOF converts EOF errors to errors that wrap ErrFormat.
+// convertEOF converts EOF errors to errors that wrap ErrFormat, and returns other errors unchanged.
 func (in *input) convertEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return formatError("it is cut off after %d bytes", in.offset)
@@ -59,7 +59,7 @@ func (in *input) readBytes(count uint64) ([]byte, error) {
 	}
 
 	if count > uint64(in.r.Size()) {
-		return in.readLarge(int(count))
+		return in.readLongString(int(count))
 	}
 
 	b, err := in.r.Peek(int(count)) // does not copy, unlike Read
@@ -72,33 +72,33 @@ func (in *input) readBytes(count uint64) ([]byte, error) {
 	return b, nil
 }
 
-// readLarge reads count bytes into largeBuffer. It grows the buffer in steps, so that a wrong count
-// in a short file does not allocate much memory.
-func (in *input) readLarge(count int) ([]byte, error) {
+// readLongString reads count bytes. It grows the buffer in steps, so that a wrong count in a short
+// file does not allocate much memory.
+func (in *input) readLongString(count int) ([]byte, error) {
 	const maxStepBytes = 1 << 20
-	in.largeBuffer = in.largeBuffer[:0]
-	for len(in.largeBuffer) < count {
-		begin := len(in.largeBuffer)
+	in.longString = in.longString[:0]
+	for len(in.longString) < count {
+		begin := len(in.longString)
 		stepBytes := min(count-begin, maxStepBytes)
-		in.largeBuffer = append(in.largeBuffer, make([]byte, stepBytes)...)
-		if _, err := io.ReadFull(in.r, in.largeBuffer[begin:]); err != nil {
+		in.longString = append(in.longString, make([]byte, stepBytes)...)
+		if _, err := io.ReadFull(in.r, in.longString[begin:]); err != nil {
 			return nil, in.convertEOF(err)
 		}
 
 		in.offset += int64(stepBytes)
 	}
 
-	return in.largeBuffer, nil
+	return in.longString, nil
 }
 
-// readUint reads a little-endian unsigned integer of size bytes, at most 8.
+// readUint reads a little-endian unsigned integer of up to 8 bytes.
 func (in *input) readUint(size int) (uint64, error) {
 	b, err := in.readBytes(uint64(size))
 	if err != nil {
 		return 0, err
 	}
 
-	var word [8]byte // zero-extends b
+	var word [8]byte
 	copy(word[:], b)
 	return binary.LittleEndian.Uint64(word[:]), nil
 }

@@ -8,11 +8,9 @@ import (
 	"strconv"
 )
 
-// JSON is decoded by the stack machine for pickles. The token { pushes an empty dict, and [ an
-// empty list. Both then mark the top of the stack. Keys and scalars push values. The tokens } and ]
-// remove the last mark, and move the values above this mark into the dict or list.
-
-// readJSON reads and pushes one JSON value, which only white space may follow.
+// readJSON decodes JSON with the stack machine for pickles. The token { pushes an empty dict, and [
+// an empty list, and both add a mark. Keys and scalars push values. The tokens } and ] remove the
+// last mark, and move the values above it into the dict or list.
 func (m *machine) readJSON(in *input) error {
 	decoder := json.NewDecoder(in.r)
 	decoder.UseNumber()
@@ -26,8 +24,7 @@ func (m *machine) readJSON(in *input) error {
 			return err
 		}
 
-		isComplete := len(m.marks) == 0
-		if isComplete {
+		if len(m.marks) == 0 { // the value is complete
 			return checkJSONEnd(decoder)
 		}
 	}
@@ -48,7 +45,7 @@ func checkJSONEnd(decoder *json.Decoder) error {
 	}
 }
 
-// jsonError converts an error of the decoder, which has read offset bytes, to an error for users.
+// jsonError converts an error of the decoder to an error for users. offset is that of the decoder.
 func jsonError(err error, offset int64) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return formatError("it is cut off after %d bytes", offset)

@@ -12,48 +12,43 @@ import (
 //
 //	[{"name": "f", "filename": "a.py", "line": 3}, {"name": "main", "filename": "a.py", "line": 9}]
 //
-// A history.Rank stores unique frames in Frames, and unique stacks, as lists of frame indexes, in
-// Rank.Stacks. A file can refer to a list or dict many times. Stacks.Add therefore replaces a list
-// or dict with a label, the index of the converted stack or frame.
+// A file can contain many references to one list or dict. Stacks therefore replaces each converted
+// list or dict with a label: the index of the stack or frame in the rank.
 
-const maxFrames = 64 // of a stack; outer frames beyond them are dropped
+// Stacks converts the call stacks of one Document and adds them to a rank.
+type Stacks struct {
+	rank         *history.Rank
+	frameIndexes map[history.Frame]int32 // in rank.Frames
+	stackIndexes map[string]int32        // in rank.Stacks, by encoded frame indexes
 
-// stackTable adds unique frames and stacks to a rank.
-type stackTable struct {
-	rank   *history.Rank
-	frames map[history.Frame]int32 // index in rank.Frames
-	stacks map[string]int32        // index in rank.Stacks, by encoded frame indexes
+	// Keys of the dict of a frame, if hasKeys is set.
+	name, file, line plain.Value
+	hasKeys          bool
 
 	// Buffers for the current stack.
-	frameIndexes   []int32 // in rank.Frames
-	encodedIndexes []byte  // frameIndexes as a key of stacks
+	stack        []int32 // indexes in rank.Frames
+	encodedStack []byte  // key in stackIndexes
 }
 
-// Stacks converts the call stacks of a Document and adds them to a rank.
-type Stacks struct {
-	table   stackTable
-	hasKeys bool // whether name, file and line are set
-
-	// Keys of the dict of a frame.
-	name, file, line plain.Value
-}
-
-// NewStacks returns a Stacks for one Document and rank.
+// NewStacks returns a Stacks for a rank.
 func NewStacks(rank *history.Rank) *Stacks {
-	return &Stacks{table: stackTable{
-		rank: rank, frames: map[history.Frame]int32{}, stacks: map[string]int32{},
-	}}
+	return &Stacks{
+		rank: rank, frameIndexes: map[history.Frame]int32{}, stackIndexes: map[string]int32{},
+	}
 }
 
-// Add adds a stack to Rank.Stacks unless it is present, and returns the index of the stack. frames
-// is a list of dicts, innermost frame first. If frames is empty or not a list, Add returns -1.
+const maxFrames = 64 // of a stack, without the outermost ones
+
+// Add adds a stack to rank.Stacks unless it is present, and returns its index. frames is a list of
+// dicts, innermost frame first; other elements are ignored. If frames is empty or not a list, Add
+// returns -1.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
 	}
 
-	if index, isLabeled := d.Label(frames); isLabeled {
-		return index
+	if stackIndex, isLabeled := d.Label(frames); isLabeled {
+		return stackIndex
 	}
 
 	items := d.Items(frames)
@@ -62,17 +57,16 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	}
 
 	s.setKeys(d)
-	t := &s.table
-	t.frameIndexes = t.frameIndexes[:0]
+	s.stack = s.stack[:0]
 	for _, item := range items[:min(len(items), maxFrames)] {
-		if index, ok := s.findOrAddFrame(d, item); ok {
-			t.frameIndexes = append(t.frameIndexes, index)
+		if frameIndex, isFrame := s.findOrAddFrame(d, item); isFrame {
+			s.stack = append(s.stack, frameIndex)
 		}
 	}
 
-	index := t.findOrAddStack()
-	d.ReplaceWithLabel(frames, index)
-	return index
+	stackIndex := s.findOrAddStack()
+	d.ReplaceWithLabel(frames, stackIndex)
+	return stackIndex
 }
 
 func (s *Stacks) setKeys(d *plain.Document) {
@@ -86,10 +80,10 @@ func (s *Stacks) setKeys(d *plain.Document) {
 	s.hasKeys = true
 }
 
-// findOrAddFrame returns the index of a frame in Rank.Frames, and adds the frame if it is new. It
-// returns false if v is not a dict.
-func (s *Stacks) findOrAddFrame(d *plain.Document, v plain.Value) (int32, bool) {
-	if !d.IsDict(v) { // v may be a list, whose label is the index of a stack
+// findOrAddFrame returns the index of a frame in rank.Frames, and adds the frame if it is new.
+// isFrame is false if v is not a dict.
+func (s *Stacks) findOrAddFrame(d *plain.Document, v plain.Value) (index int32, isFrame bool) {
+	if !d.IsDict(v) {
 		return 0, false
 	}
 
@@ -101,31 +95,30 @@ func (s *Stacks) findOrAddFrame(d *plain.Document, v plain.Value) (int32, bool) 
 	f.Function, _ = d.StringOf(d.Get(v, s.name))
 	f.File, _ = d.StringOf(d.Get(v, s.file))
 	f.Line, _ = d.Get(v, s.line).Int()
-	index, ok := s.table.frames[f]
-	if !ok {
-		index = int32(len(s.table.rank.Frames))
-		s.table.frames[f] = index
-		s.table.rank.Frames = append(s.table.rank.Frames, f)
+	index, isKnown := s.frameIndexes[f]
+	if !isKnown {
+		index = int32(len(s.rank.Frames))
+		s.frameIndexes[f] = index
+		s.rank.Frames = append(s.rank.Frames, f)
 	}
 
 	d.ReplaceWithLabel(v, index)
 	return index, true
 }
 
-// findOrAddStack returns the index of the stack t.frameIndexes in Rank.Stacks, and adds the stack
-// if it is new.
-func (t *stackTable) findOrAddStack() int32 {
-	t.encodedIndexes = t.encodedIndexes[:0]
-	for _, frameIndex := range t.frameIndexes {
-		t.encodedIndexes = binary.LittleEndian.AppendUint32(t.encodedIndexes, uint32(frameIndex))
+// findOrAddStack returns the index of s.stack in rank.Stacks, and adds the stack if it is new.
+func (s *Stacks) findOrAddStack() int32 {
+	s.encodedStack = s.encodedStack[:0]
+	for _, frameIndex := range s.stack {
+		s.encodedStack = binary.LittleEndian.AppendUint32(s.encodedStack, uint32(frameIndex))
 	}
 
-	if index, ok := t.stacks[string(t.encodedIndexes)]; ok {
+	if index, isKnown := s.stackIndexes[string(s.encodedStack)]; isKnown {
 		return index
 	}
 
-	index := int32(len(t.rank.Stacks))
-	t.stacks[string(t.encodedIndexes)] = index
-	t.rank.Stacks = append(t.rank.Stacks, slices.Clone(t.frameIndexes))
+	index := int32(len(s.rank.Stacks))
+	s.stackIndexes[string(s.encodedStack)] = index
+	s.rank.Stacks = append(s.rank.Stacks, slices.Clone(s.stack))
 	return index
 }
