@@ -95,7 +95,7 @@ func (a *aligner) isMatch(ref, other, refBase, otherBase int) bool {
 		return a.isSameBlock(r.block, o.block, refBase, otherBase)
 	}
 
-	return r.block == o.block
+	return r.text == o.text
 }
 
 func (a *aligner) isSameBlock(refBlock, otherBlock int32, refBase, otherBase int) bool {
@@ -113,12 +113,12 @@ func (a *aligner) isSameBlock(refBlock, otherBlock int32, refBase, otherBase int
 
 // allocsBefore returns the number of allocations before request i.
 func allocsBefore(v *requestView, i int) int32 {
-	if i < len(v.earlierBlocks) {
-		return v.earlierBlocks[i]
+	if i < len(v.earlierAllocs) {
+		return v.earlierAllocs[i]
 	}
 
-	if n := len(v.earlierBlocks); n > 0 {
-		last := v.earlierBlocks[n-1]
+	if n := len(v.earlierAllocs); n > 0 {
+		last := v.earlierAllocs[n-1]
 		if v.keys[n-1].action == history.Alloc {
 			last++
 		}
@@ -137,16 +137,16 @@ func (a *aligner) areAllocs(ref, other int) bool {
 // pairBlocks makes the blocks of two allocations partners. It ignores other requests.
 func (a *aligner) pairBlocks(ref, other int) {
 	if a.areAllocs(ref, other) {
-		a.partner[a.other.earlierBlocks[other]] = a.reference.earlierBlocks[ref]
-		a.hasPartner[a.reference.earlierBlocks[ref]] = true
+		a.partner[a.other.earlierAllocs[other]] = a.reference.earlierAllocs[ref]
+		a.hasPartner[a.reference.earlierAllocs[ref]] = true
 	}
 }
 
 // unpairBlocks undoes pairBlocks.
 func (a *aligner) unpairBlocks(ref, other int) {
 	if a.areAllocs(ref, other) {
-		a.partner[a.other.earlierBlocks[other]] = noPartner
-		a.hasPartner[a.reference.earlierBlocks[ref]] = false
+		a.partner[a.other.earlierAllocs[other]] = noPartner
+		a.hasPartner[a.reference.earlierAllocs[ref]] = false
 	}
 }
 
@@ -262,8 +262,8 @@ func (a *aligner) substitutionKind(ref, other int) string {
 	r, o := a.reference.keys[ref], a.other.keys[other]
 	switch {
 	case r.action == history.Call && o.action == history.Call:
-		return callDifference(a.reference.rank.Texts[a.reference.eventOf(ref).Block],
-			a.other.rank.Texts[a.other.eventOf(other).Block])
+		return callDifference(callText(a.reference.rank, a.reference.eventOf(ref)),
+			callText(a.other.rank, a.other.eventOf(other)))
 	case r.action != o.action:
 		return KindCall
 	case r.size != o.size && r.action == history.Free && r.block != o.block:

@@ -7,14 +7,10 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// A trace is a ring buffer of events, so the traces of two ranks can begin at different requests.
-// If rank 0's trace begins at request 40 and rank 1's at request 100, diff skips 60 requests of
-// rank 0. If the events have no common numbers, diff searches the longer trace for the first
-// requests of the shorter one.
-
-// countSkipped returns how many requests to skip at the beginning of the trace of each member.
-// members holds indexes in ranks. The notes state which of these counts are uncertain.
-func (m *matchedSequences) countSkipped(
+// countSkipped returns how many requests of each member to skip, so that all begin with the same
+// request: a trace lacks its oldest requests if they did not fit. members holds indexes in ranks.
+// The notes state which counts are uncertain.
+func (m *match) countSkipped(
 	ranks []*history.Rank, members []int,
 ) (skipped []int, notes []string) {
 	if m.haveSameNumbers() {
@@ -25,12 +21,12 @@ func (m *matchedSequences) countSkipped(
 }
 
 // haveSameNumbers reports whether each request has the same number on all ranks.
-func (m *matchedSequences) haveSameNumbers() bool {
+func (m *match) haveSameNumbers() bool {
 	switch m.class {
 	case history.SymmemPool:
 		return true
 	case history.Calls:
-		// Sends and receives also consume numbers, and ranks can make different numbers of them.
+		// Sends and receives are numbered too, but not the same on all ranks.
 		hasMessages := func(s *history.Sequence) bool { return s != nil && s.HasMessages }
 		return !slices.ContainsFunc(m.sequences, hasMessages)
 	default:
@@ -39,18 +35,17 @@ func (m *matchedSequences) haveSameNumbers() bool {
 }
 
 // numberOf returns the number of an event in its pool or group.
-func (m *matchedSequences) numberOf(e *history.Event) int64 {
-	// In PyTorch's Flight Recorder dumps, the Size of a call is its number. In symmem's traces, the
-	// Size of a group's calls is 0.
-	hasNumberInSize := m.class == history.Calls && e.Size > 0
-	if hasNumberInSize {
-		return e.Size
+func (m *match) numberOf(e *history.Event) int64 {
+	isFlightRecorderCall := m.class == history.Calls && e.Size > 0
+	if isFlightRecorderCall {
+		return e.Size // see history.Event
 	}
 
 	return e.Number
 }
 
-func (m *matchedSequences) alignByNumber(members []int) []int {
+// alignByNumber skips the requests before the first one that all traces contain.
+func (m *match) alignByNumber(members []int) []int {
 	begin := m.firstCommonNumber(members)
 	skipped := make([]int, len(members))
 	for i, rankIndex := range members {
@@ -70,9 +65,9 @@ func (m *matchedSequences) alignByNumber(members []int) []int {
 	return skipped
 }
 
-// firstCommonNumber returns the first number that all partial traces contain, or 0 if all traces
+// firstCommonNumber returns the number at which the latest partial trace begins, or 0 if all traces
 // are complete.
-func (m *matchedSequences) firstCommonNumber(members []int) int64 {
+func (m *match) firstCommonNumber(members []int) int64 {
 	begin := int64(0)
 	for _, rankIndex := range members {
 		s := m.sequences[rankIndex]
@@ -86,12 +81,12 @@ func (m *matchedSequences) firstCommonNumber(members []int) int64 {
 }
 
 // alignByContent searches for the first requests of the shortest trace in the other traces. It
-// skips nothing if all traces are complete, or if a member has no trace.
-func (m *matchedSequences) alignByContent(
+// skips nothing if all traces are complete, or if a member has no events.
+func (m *match) alignByContent(
 	ranks []*history.Rank, members []int,
 ) (skipped []int, notes []string) {
 	skipped = make([]int, len(members))
-	keys := make([][]requestKey, len(members)) // the requests of each member
+	keys := make([][]requestKey, len(members)) // of the requests, by member
 	texts := textNumbers{}
 	isAnyPartial := false
 	for i, rankIndex := range members {
@@ -145,8 +140,7 @@ func searchKeys(rank *history.Rank, s *history.Sequence, texts textNumbers) []re
 
 		k := requestKey{size: e.Size, action: e.Action}
 		if e.Action == history.Call {
-			textIndex := e.Block // in rank.Texts, for a call
-			k.block = texts.findOrAdd(rank.Texts[textIndex])
+			k.text = texts.findOrAdd(callText(rank, e))
 		}
 
 		keys = append(keys, k)
@@ -155,20 +149,20 @@ func searchKeys(rank *history.Rank, s *history.Sequence, texts textNumbers) []re
 	return keys
 }
 
-// searchedRequests is the number of requests for which findBeginning searches. Shorter sequences
-// often occur several times.
-const searchedRequests = 32
+// patternLength is the number of requests for which findBeginning searches. Shorter patterns often
+// occur several times.
+const patternLength = 32
 
-// findBeginning returns the index in long at which the first requests of short occur, or 0 if
-// they do not. If they occur several times, isUnique is false, and index is the occurrence that
-// best aligns the ends of long and short.
+// findBeginning returns the index in long of the first requests of short, or 0 if there is none.
+// If they occur several times, isUnique is false, and index is the occurrence that best aligns the
+// ends of long and short.
 func findBeginning(long, short []requestKey) (index int, isUnique bool) {
-	beginning := short[:min(searchedRequests, len(short))]
+	pattern := short[:min(patternLength, len(short))]
 	endAligned := len(long) - len(short)
 	distance := func(i int) int { return max(i-endAligned, endAligned-i) }
 	occurrences := 0
-	for i := range len(long) - len(beginning) + 1 {
-		if !slices.Equal(long[i:i+len(beginning)], beginning) {
+	for i := range len(long) - len(pattern) + 1 {
+		if !slices.Equal(long[i:i+len(pattern)], pattern) {
 			continue
 		}
 

@@ -82,14 +82,14 @@ func (r *Report) compare(ranks []*history.Rank, o Options) {
 
 // comparison compares a pool or group on its members, which are the ranks that should have it.
 type comparison struct {
-	match   *matchedSequences
+	match   *match
 	members []int          // indexes of ranks
 	views   []*requestView // one for each member
 	numbers []int          // rank number of each member
 	result  SequenceResult
 }
 
-func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
+func newComparison(ranks []*history.Rank, m *match) *comparison {
 	c := &comparison{match: m}
 	c.result = SequenceResult{Title: m.title, Class: m.class, Notes: []string{}}
 	var lost []int
@@ -102,10 +102,8 @@ func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
 	known := textNumbers{}
 	skips, notes := m.countSkipped(ranks, c.members)
 	c.result.Notes = append(c.result.Notes, notes...)
-	isAnyPartial := slices.ContainsFunc(c.members, m.isPartial)
 	for i, r := range c.members {
 		v := newView(ranks[r], m.sequences[r], skips[i], known)
-		v.isAnyPartial = isAnyPartial
 		c.views = append(c.views, v)
 		c.numbers = append(c.numbers, ranks[r].Number)
 		c.result.Members = append(c.result.Members, Member{
@@ -126,7 +124,7 @@ func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
 }
 
 // isPartial reports whether the trace of a rank may lack its beginning.
-func (m *matchedSequences) isPartial(rankIndex int) bool {
+func (m *match) isPartial(rankIndex int) bool {
 	s := m.sequences[rankIndex]
 	return s != nil && s.IsPartial
 }

@@ -5,37 +5,31 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// Options selects what Compare compares.
-type Options struct {
-	// AllPools includes PyTorch's default pool and the pools of CUDA graphs even if there are MemPools
-	// (memory pools that the program has created).
-	AllPools bool
-}
-
-// matchedSequences holds the event sequences to compare: on each rank, the sequence of one memory
-// pool or of one group of ranks.
+// match holds the event sequences to compare: on each rank, that of one memory pool or of one group
+// of ranks.
 //
-// A group or a pool of symmem has the same ID on all ranks. PyTorch's pools can have the IDs 1 and
-// 2 on rank 0, but 1 and 3 on rank 1. They are then matched in the order of their first events.
-type matchedSequences struct {
+// Groups and symmem's pools have the same ID on all ranks. PyTorch's pools can have the IDs 1 and 2
+// on rank 0, but 1 and 3 on rank 1. Such pools are matched in the order of their first events.
+type match struct {
 	class     history.Class
 	id        string              // common ID, or "" if matched by order
 	title     string              // name of the pool or group in reports
-	sequences []*history.Sequence // by rank; nil if the rank has none
+	sequences []*history.Sequence // by index of the rank; nil if the rank has none
 }
 
-// matchSequences returns a match for each pool or group. The notes state which pools are excluded.
+// matchSequences returns a match for each pool or group to compare. The notes list other pools.
 func matchSequences(
 	ranks []*history.Rank, o Options,
-) (matches []*matchedSequences, notes []string) {
+) (matches []*match, notes []string) {
 	isPresent := presentClasses(ranks)
-	// With MemPools, only their memory has to agree between ranks.
 	onlyMemPools := isPresent[history.MemPool] && !o.AllPools
-	for class := history.DefaultPool; class <= history.Calls; class++ { // Calls is the last class
+	const firstClass, lastClass = history.DefaultPool, history.Calls
+	for class := firstClass; class <= lastClass; class++ {
 		if !isPresent[class] {
 			continue
 		}
@@ -66,7 +60,7 @@ func presentClasses(ranks []*history.Rank) map[history.Class]bool {
 	return isPresent
 }
 
-func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences {
+func matchClass(ranks []*history.Rank, class history.Class) []*match {
 	byRank := make([][]*history.Sequence, len(ranks))
 	for i, r := range ranks {
 		for _, s := range r.Sequences {
@@ -77,8 +71,8 @@ func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences 
 	}
 
 	ids, rankCounts := countIDs(byRank)
-	tracedRanks := countTracedRanks(ranks)
-	isMissingOnRank := func(id string) bool { return rankCounts[id] != tracedRanks }
+	tracedCount := countTracedRanks(ranks)
+	isMissingOnRank := func(id string) bool { return rankCounts[id] != tracedCount }
 	isPyTorchPool := class != history.Calls && class != history.SymmemPool
 	if isPyTorchPool && slices.ContainsFunc(ids, isMissingOnRank) {
 		return matchByOrder(byRank, class)
@@ -113,11 +107,11 @@ func countTracedRanks(ranks []*history.Rank) int {
 	return count
 }
 
-// matchByID matches sequences with the same ID. byRank has the sequences of each rank.
+// matchByID matches sequences with the same ID.
 func matchByID(
 	byRank [][]*history.Sequence, class history.Class, ids []string,
-) []*matchedSequences {
-	var matches []*matchedSequences
+) []*match {
+	var matches []*match
 	for _, id := range ids {
 		m := newMatch(class, id, len(byRank))
 		m.id = id
@@ -137,7 +131,7 @@ func matchByID(
 
 // matchByOrder sorts the sequences of each rank by their first events, and matches those at the
 // same position.
-func matchByOrder(byRank [][]*history.Sequence, class history.Class) []*matchedSequences {
+func matchByOrder(byRank [][]*history.Sequence, class history.Class) []*match {
 	maxCount := 0
 	for _, sequences := range byRank {
 		slices.SortStableFunc(sequences, func(a, b *history.Sequence) int {
@@ -146,7 +140,7 @@ func matchByOrder(byRank [][]*history.Sequence, class history.Class) []*matchedS
 		maxCount = max(maxCount, len(sequences))
 	}
 
-	var matches []*matchedSequences
+	var matches []*match
 	for position := range maxCount {
 		m := newMatch(class, fmt.Sprintf("%d in order of use", position), len(byRank))
 		for i, sequences := range byRank {
@@ -162,13 +156,13 @@ func matchByOrder(byRank [][]*history.Sequence, class history.Class) []*matchedS
 }
 
 // newMatch returns a match without sequences. Its title is the class and name, as in "MemPool 1".
-func newMatch(class history.Class, name string, rankCount int) *matchedSequences {
+func newMatch(class history.Class, name string, rankCount int) *match {
 	title := class.String()
 	if name != "" {
 		title += " " + history.MakePrintable(name)
 	}
 
-	return &matchedSequences{
+	return &match{
 		class: class, title: title, sequences: make([]*history.Sequence, rankCount),
 	}
 }
@@ -179,4 +173,88 @@ func firstEventNumber(s *history.Sequence) int64 {
 	}
 
 	return s.Events[0].Number
+}
+
+// groupSeparator separates the number and the group in the ID of a symmem pool: "3 of group tp".
+const groupSeparator = " of group "
+
+// groupID returns the ID of the group of the pool or calls, or "" for a pool of PyTorch.
+func (m *match) groupID() string {
+	switch m.class {
+	case history.Calls:
+		return m.id
+	case history.SymmemPool:
+		_, group, _ := strings.Cut(m.id, groupSeparator)
+		return group
+	default:
+		return ""
+	}
+}
+
+// memberRanks returns the indexes of the ranks that should have the pool or make the calls. If such
+// a rank has no events, its file may have lost them; its index is then in lost.
+func (m *match) memberRanks(ranks []*history.Rank) (members, lost []int) {
+	group := m.groupID()
+	for i, s := range m.sequences {
+		switch {
+		case s != nil:
+			members = append(members, i)
+		case ranks[i].LacksTrace:
+			continue // there is nothing to compare
+		case group == "": // pools of PyTorch should be on all ranks
+			members = append(members, i)
+		case !isInGroup(ranks, i, group):
+			continue // the rank should have no events
+		case ranks[i].IsPartial:
+			lost = append(lost, i)
+		default:
+			members = append(members, i)
+		}
+	}
+
+	return members, lost
+}
+
+// isInGroup reports whether the files show that ranks[i] is in a group.
+func isInGroup(ranks []*history.Rank, i int, group string) bool {
+	rank := ranks[i]
+	if group == rank.WorldGroup { // the group of all ranks
+		return true
+	}
+
+	for _, s := range rank.Sequences {
+		hasCalls := s.Class == history.Calls && s.ID == group
+		hasPool := s.Class == history.SymmemPool && strings.HasSuffix(s.ID, groupSeparator+group)
+		if hasCalls || hasPool {
+			return true
+		}
+	}
+
+	for _, w := range rank.Windows { // memory that is registered with a group
+		if w.Group == group {
+			return true
+		}
+	}
+
+	return slices.Contains(listedMembers(ranks, group), rank.Number)
+}
+
+// listedMembers returns the ranks of a group according to the files, or nil if these disagree:
+// several groups can have the same ID.
+func listedMembers(ranks []*history.Rank, group string) []int {
+	var members []int
+	for _, r := range ranks {
+		listed := r.Members[group]
+		if listed == nil {
+			continue
+		}
+
+		if members != nil && !slices.Equal(members, listed) {
+			return nil
+		}
+
+		members = listed
+	}
+
+	return members
 }

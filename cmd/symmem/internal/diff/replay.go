@@ -100,7 +100,7 @@ func placeBySymmemRule(v *requestView) ([]place, error) {
 		// The trace may contain the free of a block but not its allocation. Then, the block has no
 		// handle.
 		hasHandle := k.block >= 0 && int(k.block) < len(handles)
-		isFree := k.action == history.Free // calls have no block: k.block is the number of their text
+		isFree := k.action == history.Free
 		switch {
 		case k.action == history.Alloc:
 			block, err := replayRequest(allocator, k)

@@ -2,13 +2,20 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
+// Options selects the pools that Compare compares.
+type Options struct {
+	// AllPools includes PyTorch's default pool and the pools of CUDA graphs even if there are MemPools
+	// (memory pools that the program has created).
+	AllPools bool
+}
+
 // Report is the result of Compare.
 type Report struct {
 	RanksAgree bool             `json:"agree"`
 	Ranks      []RankInfo       `json:"ranks"`     // one for each file
 	Sequences  []SequenceResult `json:"sequences"` // one for each compared pool or group
-	Notes      []string         `json:"notes"`     // FileNotes, and what was not compared
 	FileNotes  []string         `json:"-"`         // missing files, and files of another run
+	Notes      []string         `json:"notes"`     // FileNotes and the pools that were not compared
 }
 
 // HasComparison reports whether a pool or group was compared on at least two ranks.
@@ -24,7 +31,7 @@ func (r *Report) HasComparison() bool {
 
 // RankInfo describes the file of a rank.
 type RankInfo struct {
-	Rank       int      `json:"rank"`
+	Rank       int      `json:"rank"`   // number
 	File       string   `json:"file"`   // path
 	Format     string   `json:"format"` // name of the file format
 	EventCount int      `json:"events"`
@@ -34,7 +41,7 @@ type RankInfo struct {
 // SequenceResult is the result of comparing one pool or group.
 type SequenceResult struct {
 	Title         string `json:"title"` // name of the pool or group
-	Ranks         []int  `json:"ranks"` // compared ranks
+	Ranks         []int  `json:"ranks"` // numbers of the compared ranks
 	EqualRequests int    `json:"equal"` // number of requests before the first difference
 	// RequestDifference is the first difference of requests, or nil.
 	RequestDifference *Difference `json:"requests,omitempty"`
@@ -57,22 +64,21 @@ type Member struct {
 // Difference describes the first request that differs between ranks.
 type Difference struct {
 	Kind         string    `json:"kind"`     // one of the Kind constants
-	RequestIndex int       `json:"index"`    // number of compared requests before this one
+	RequestIndex int       `json:"index"`    // from 0, the first compared request
 	Variants     []Variant `json:"variants"` // the variant of the most ranks first
-	// MinorityRanks lists the ranks that differ from the majority, if there is one.
+	// MinorityRanks lists the ranks that differ from the majority, if any.
 	MinorityRanks []int `json:"blamed"`
 	// PrecedingRequests describes the last requests before the difference, oldest first.
 	PrecedingRequests []string `json:"before"`
-	// Explanation states the cause, or whether the ranks agree apart from this difference.
+	// Explanation states the cause, or whether later requests agree.
 	Explanation []string `json:"explanation"`
 }
 
-// Variant describes the request on ranks that made the same request.
+// Variant describes one of the different requests.
 type Variant struct {
-	Ranks []int  `json:"ranks"`
-	Text  string `json:"text"` // such as "alloc 512 B"
-	// EventIndex is the number of the request's event in the file of Ranks[0], or -1 if the trace
-	// ends before the request.
+	Ranks []int  `json:"ranks"` // numbers of the ranks that made the request
+	Text  string `json:"text"`  // such as "alloc 512 B"
+	// EventIndex is the index of the request in the file of Ranks[0], or -1 if the trace has ended.
 	EventIndex int64    `json:"number"`
 	Stack      []string `json:"stack"` // innermost frame first
 	// DifferenceKind is the Kind of the difference from the first variant. The first has "".
@@ -81,8 +87,8 @@ type Variant struct {
 
 // ReplayResult describes a replay of the requests by symmem's and PyTorch's placement rules.
 type ReplayResult struct {
-	SymmemText  string `json:"symmem"`  // whether symmem would choose the same places on all ranks
-	PyTorchText string `json:"pytorch"` // whether PyTorch's rules yield the recorded places
+	SymmemText  string `json:"symmem"`  // states whether symmem would choose equal places on all ranks
+	PyTorchText string `json:"pytorch"` // states whether PyTorch's rules yield the recorded places
 	// SymmemFirst is the first request that symmem would place differently on two ranks, or -1.
 	SymmemFirst int `json:"symmem_first"`
 }

@@ -9,13 +9,11 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// For each pool or group, WriteText shows the first request that differs between ranks. Variant A
-// is the request of the most ranks. In this example, rank 2 made an extra request, B. All other
-// requests are the same on all ranks.
+// WriteText writes the report as text. For each pool or group, it shows the first request that
+// differs between ranks. In this example, rank 2 made an extra request, B:
 //
 //	MemPool 1, ranks 0-3:
 //	  requests differ first at request 100: extra
-//	      ...
 //	      99: alloc 65536 B (stream 0)
 //	   A  ranks 0-1,3: alloc 65536 B (stream 0) (event 150 in the file)
 //	         model.py:61 forward
@@ -23,8 +21,6 @@ import (
 //	         model.py:57 forward
 //	   in the minority: rank 2
 //	   rank 2 against rank 0: this one difference (extra) explains the rest; ...
-
-// WriteText writes the report as text. The last line states whether the ranks agree.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &textWriter{Writer: bufio.NewWriter(w)}
 	eventCount := 0
@@ -113,7 +109,8 @@ func (t *textWriter) writeVariant(index int, v *Variant) {
 	}
 
 	position := ""
-	if v.EventIndex >= 0 { // negative if the trace has ended
+	traceHasEnded := v.EventIndex < 0
+	if !traceHasEnded {
 		position = fmt.Sprintf(" (event %d in the file)", v.EventIndex)
 	}
 
@@ -141,11 +138,10 @@ func (t *textWriter) writeStack(lines []string) {
 // line, as in "ranks 0-3: some texts did not fit".
 func (t *textWriter) writeNotes(r *Report) {
 	ranksByNote := map[string][]int{}
-	var rankNotes []string // unique notes of the ranks, in order of occurrence
+	var rankNotes []string // unique notes, in order of occurrence
 	for _, rank := range r.Ranks {
 		for _, note := range rank.Notes {
-			isNew := ranksByNote[note] == nil
-			if isNew {
+			if ranksByNote[note] == nil {
 				rankNotes = append(rankNotes, note)
 			}
 

@@ -2,22 +2,23 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// A request is an allocation, a free or a call. Ranks make the same request if the keys are equal.
-// In this example, the trace of rank 1 lacks the first request, so the view of rank 0 skips it:
+// A request is an allocation, a free or a call. Its key is the same on all ranks. In this example,
+// the trace of rank 1 lacks the first request, so the view of rank 0 skips it:
 //
-//	event on rank 0      event on rank 1      keys
-//	block 0: alloc 512   (not in the trace)   (skipped)
-//	block 1: alloc 1024  block 0: alloc 1024  alloc 1024
-//	block 1: free 1024   block 0: free 1024   free 1024, block 0
-//	block 0: free 512    block -1: free 512   free 512, block -1
+//	event on rank 0         event on rank 1         key on both ranks
+//	alloc 512, block 0
+//	alloc 1024, block 1     alloc 1024, block 0     alloc 1024
+//	free 1024, block 1      free 1024, block 0      free 1024, block 0
+//	free 512, block 0       free 512, block -1      free 512, block -1
 //
-// Events number blocks from the beginning of the trace. Keys number blocks from the first compared
-// allocation, and an older block is -1.
+// Events number blocks from the beginning of the trace, and keys from the first compared
+// allocation. Blocks allocated earlier have the number -1.
 
 // requestKey identifies a request independently of the rank.
 type requestKey struct {
 	size   int64          // from history.Event.Size
-	block  int32          // free: number of the block; call: number of the text; allocation: 0
+	block  int32          // of a free
+	text   int32          // of a call, from textNumbers
 	stream int32          // 0 is the default stream
 	action history.Action // Alloc, Free or Call
 }
@@ -27,12 +28,11 @@ type requestView struct {
 	rank          *history.Rank
 	sequence      *history.Sequence // not nil
 	skippedBlocks int32             // number of skipped allocations
-	isAnyPartial  bool              // whether any rank's trace may lack events before request 0
 
 	// The following slices have one element for each request.
-	events        []int32 // index in sequence.Events
+	eventIndexes  []int32 // in sequence.Events
 	keys          []requestKey
-	earlierBlocks []int32 // number of allocations in the view before the request
+	earlierAllocs []int32 // number of allocations in the view before the request
 }
 
 // textNumbers numbers the texts of calls. The views of all ranks share one textNumbers, so that
@@ -49,8 +49,8 @@ func (t textNumbers) findOrAdd(text string) int32 {
 	return number
 }
 
-// newView returns a view of a sequence without its first skipCount requests. If the rank has no
-// events of the pool or group, sequence is nil, and the view is empty.
+// newView returns a view of a sequence without its first skipCount requests. The view is empty if
+// sequence is nil, because the rank has no events of the pool or group.
 func newView(
 	rank *history.Rank, sequence *history.Sequence, skipCount int, texts textNumbers,
 ) *requestView {
@@ -78,9 +78,9 @@ func newView(
 			continue
 		}
 
-		v.events = append(v.events, int32(i))
+		v.eventIndexes = append(v.eventIndexes, int32(i))
 		v.keys = append(v.keys, v.newKey(e, texts))
-		v.earlierBlocks = append(v.earlierBlocks, viewedAllocs)
+		v.earlierAllocs = append(v.earlierAllocs, viewedAllocs)
 		if isAlloc {
 			viewedAllocs++
 		}
@@ -89,28 +89,36 @@ func newView(
 	return v
 }
 
-// newKey returns the key of a request. v.skippedBlocks must have been counted.
+// newKey returns the key of a request. It requires v.skippedBlocks.
 func (v *requestView) newKey(e *history.Event, texts textNumbers) requestKey {
 	k := requestKey{size: e.Size, stream: e.Stream, action: e.Action}
 	switch e.Action {
 	case history.Free:
 		k.block = v.blockNumber(e)
 	case history.Call:
-		textIndex := e.Block // in v.rank.Texts, for a call
-		k.block = texts.findOrAdd(v.rank.Texts[textIndex])
-	default: // Alloc: the preceding requests determine the number of its block
+		k.text = texts.findOrAdd(callText(v.rank, e))
+	default: // an allocation: its block depends on the preceding requests
 	}
 
 	return k
 }
 
+// callText returns the text of a call. Its Block is the index of the text.
+func callText(rank *history.Rank, call *history.Event) string { return rank.Texts[call.Block] }
+
+// blockNumber returns the number of an event's block for a key.
+func (v *requestView) blockNumber(e *history.Event) int32 {
+	const earlierBlock = -1
+	return max(earlierBlock, e.Block-v.skippedBlocks)
+}
+
 // eventOf returns the event of a request, or nil if the view has fewer requests.
 func (v *requestView) eventOf(request int) *history.Event {
-	if request >= len(v.events) {
+	if request >= len(v.eventIndexes) {
 		return nil
 	}
 
-	return &v.sequence.Events[v.events[request]]
+	return &v.sequence.Events[v.eventIndexes[request]]
 }
 
 // countEqual returns the number of requests before the first difference.
