@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// buffer is a segment of one rank's device memory. A segment that is registered with a group has a
+// buffer is a segment of one rank's device memory. Registering the segment with a group creates a
 // window, through which the group's other ranks can access it.
 type buffer struct {
 	segment driver.Segment
@@ -23,19 +23,17 @@ func (b buffer) addressAt(offset int64) uintptr { return b.segment.Address() + u
 func (r *rank) newBuffer(minBytes int64) buffer {
 	granularity := r.granularity()
 	size := (minBytes + granularity - 1) / granularity * granularity
-	s, err := r.arena.Map(r.mappedBytes, size) // behind the rank's earlier buffers
+	s, err := r.arena.Map(r.nextOffset, size)
 	r.must(err)
-	r.mappedBytes += size
+	r.nextOffset += size
 	r.onClose(s.Unmap)
 	return buffer{segment: s}
 }
 
-const keyPool = 7 // SegmentKey.Pool of every window; arbitrary
-
 // nextKey returns an unused key. The n-th call returns the same key on every rank.
 func (r *rank) nextKey() driver.SegmentKey {
 	r.keyCount++
-	return driver.SegmentKey{Pool: keyPool, Ordinal: r.keyCount}
+	return driver.SegmentKey{Pool: 7, Ordinal: r.keyCount} // in an arbitrary pool
 }
 
 // newWindow is like newBuffer, but also registers the segment with r.group. All ranks must call it.
@@ -45,16 +43,16 @@ func (r *rank) newWindow(minBytes int64) buffer {
 	return b
 }
 
-// register registers b's segment with group c under a key. All ranks of c must pass the same key.
+// register registers b's segment with c. All ranks of c must pass the same key.
 func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) driver.Window {
 	w, err := c.Register(r.world.ctx, key, b.segment)
 	r.must(err)
 	return w
 }
 
-// stagingBuffer returns host memory that Stream.Copy can access. All calls share one allocation,
+// stagingMemory returns host memory that Stream.Copy can access. All calls share one allocation,
 // because allocations are slow under the race detector.
-func (r *rank) stagingBuffer(count int) []byte {
+func (r *rank) stagingMemory(count int) []byte {
 	if len(r.staging) < count {
 		r.staging = r.world.harness.Host(count)
 	}
@@ -68,21 +66,21 @@ func (r *rank) write(deviceAddress uintptr, data []byte) {
 		return
 	}
 
-	staging := r.stagingBuffer(len(data))
+	staging := r.stagingMemory(len(data))
 	copy(staging, data)
 	r.must(r.stream.Copy(deviceAddress, sliceAddress(staging), int64(len(data))))
 	r.must(r.stream.Synchronize(r.world.ctx))
 	runtime.KeepAlive(staging) // the stream knows only its address
 }
 
-// read waits for the work on r.stream, and returns a copy of device memory. The rank's next read or
-// write overwrites the copy.
+// read returns the contents of device memory after the work on r.stream. The result is valid until
+// the rank's next read or write.
 func (r *rank) read(deviceAddress uintptr, count int64) []byte {
 	if count == 0 {
 		return nil
 	}
 
-	staging := r.stagingBuffer(int(count))
+	staging := r.stagingMemory(int(count))
 	r.must(r.stream.Copy(sliceAddress(staging), deviceAddress, count))
 	r.must(r.stream.Synchronize(r.world.ctx))
 	return staging
@@ -104,14 +102,13 @@ func (r *rank) expectFilled(deviceAddress uintptr, value byte, count int64) {
 	}
 
 	got := r.read(deviceAddress, count)
-	// Shifting equal bytes by one changes nothing. This check needs no buffer of expected bytes.
-	areAllEqual := bytes.Equal(got[1:], got[:count-1])
+	areAllEqual := bytes.Equal(got[1:], got[:count-1]) // each byte equals the next one
 	if areAllEqual && got[0] == value {
 		return
 	}
 
 	want := bytes.Repeat([]byte{value}, int(count))
-	r.must(compareBytes(got, want)) // always fails
+	r.failf("%v", compareBytes(got, want))
 }
 
 // compareBytes returns an error that names the first difference, or nil.

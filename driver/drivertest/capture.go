@@ -12,9 +12,6 @@ import (
 //
 //	g := r.capture(func() { r.must(r.stream.Fill(address, 7, 64)) })
 //	must(t, g.Launch(r.stream)) // fills 64 bytes with the value 7
-//
-// newWorld opens n ranks, each with a device, a stream and a group of all ranks. openRank opens one
-// rank without a group.
 
 var captureRequirements = []requirement{
 	{"captures cannot be nested or ended twice", testCaptureStates},
@@ -54,43 +51,43 @@ func testCaptureStates(t *testing.T, h Harness) {
 func testRefusedInCapture(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 1, 1<<20, options{})
 	r, buf := bw.ranks[0], bw.send[0]
-	const before, refused, captured = 0, 1, 2 // values of bytes
-	must(t, r.stream.Fill(buf.addressAt(0), before, 64))
+	const oldValue, refusedValue, capturedValue = 0, 1, 2
+	must(t, r.stream.Fill(buf.addressAt(0), oldValue, 64))
 	must(t, r.stream.Synchronize(bw.ctx))
-	refusedGraph := r.capture(func() { r.must(r.stream.Fill(buf.addressAt(0), refused, 64)) })
+	refusedGraph := r.capture(func() { must(t, r.stream.Fill(buf.addressAt(0), refusedValue, 64)) })
 	graph := r.capture(func() {
 		syncErr := r.stream.Synchronize(bw.ctx)
 		wantError(t, "synchronizing the stream", syncErr, driver.ErrCapturing)
 		launchErr := refusedGraph.Launch(r.stream)
 		wantError(t, "launching a graph", launchErr, driver.ErrCapturing)
-		r.must(r.stream.Fill(buf.addressAt(32), captured, 32))
+		must(t, r.stream.Fill(buf.addressAt(32), capturedValue, 32))
 	})
 	must(t, refusedGraph.Close())
 	must(t, graph.Launch(r.stream))
-	r.expectFilled(buf.addressAt(0), before, 32)
-	r.expectFilled(buf.addressAt(32), captured, 32)
+	r.expectFilled(buf.addressAt(0), oldValue, 32)
+	r.expectFilled(buf.addressAt(32), capturedValue, 32)
 }
 
 func testCapturedWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
-	b := r.newWindow(1)
 	const partBytes = 64
+	b := r.newWindow(3 * partBytes)
 	filled := b.addressAt(0)
 	copied := b.addressAt(partBytes)
 	summed := b.addressAt(2 * partBytes)
 	runCount := 0
-	call := driver.Call{ // copies filled to summed: on one rank, the sum is the input
+	call := driver.Call{ // on one rank, the sum is the input
 		Operation: driver.AllReduce, DataType: driver.Int8, Count: partBytes,
 		Send: filled, Recv: summed,
 	}
-	const before, after = 0, 9 // values of bytes
+	const zeroed, value = 0, 9
 	g := r.capture(func() {
-		must(t, r.stream.Fill(filled, after, partBytes))
+		must(t, r.stream.Fill(filled, value, partBytes))
 		must(t, r.stream.Copy(copied, filled, partBytes))
 		must(t, r.queueCall(r.group, r.stream, call))
 		must(t, r.stream.Host(func() { runCount++ }))
 	})
-	r.expectFilled(filled, before, 3*partBytes)
+	r.expectFilled(filled, zeroed, 3*partBytes) // all parts
 	if runCount != 0 {
 		t.Error("a captured function ran before its graph was launched")
 	}
@@ -99,7 +96,7 @@ func testCapturedWaits(t *testing.T, h Harness) {
 		must(t, g.Launch(r.stream))
 	}
 
-	r.expectFilled(filled, after, 3*partBytes) // waits for the launches
+	r.expectFilled(filled, value, 3*partBytes) // waits for the launches
 	if runCount != 3 {
 		t.Errorf("a captured function ran %d times in 3 launches", runCount)
 	}
@@ -109,17 +106,17 @@ func testCapturedWaits(t *testing.T, h Harness) {
 // the first Fill.
 func testGraphStreams(t *testing.T, h Harness) {
 	r := openRank(t, h)
-	b := r.newBuffer(1)
 	const size = 64
+	b := r.newBuffer(2 * size)
 	src, dst := b.addressAt(0), b.addressAt(size)
-	g := r.capture(func() { r.must(r.stream.Copy(dst, src, size)) })
+	g := r.capture(func() { must(t, r.stream.Copy(dst, src, size)) })
 	other := r.newStream()
 	gate := r.blockStream(other)
-	const before, first, second = 0, 5, 6 // values of bytes
+	const zeroed, first, second = 0, 5, 6
 	must(t, other.Fill(src, first, size))
 	must(t, g.Launch(other))
 	must(t, other.Fill(src, second, size))
-	r.expectFilled(src, before, 2*size) // src and dst
+	r.expectFilled(src, zeroed, 2*size) // src and dst
 	gate.open()
 	must(t, other.Synchronize(r.world.ctx))
 	r.expectFilled(src, second, size)
@@ -130,7 +127,7 @@ func testGraphStreams(t *testing.T, h Harness) {
 func testGraphEvents(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	e := r.newEvent()
-	g := r.capture(func() { r.must(r.stream.Record(e)) })
+	g := r.capture(func() { must(t, r.stream.Record(e)) })
 	if !e.Done() {
 		t.Error("a captured Record made the event pending before the graph was launched")
 	}
@@ -147,17 +144,17 @@ func testGraphEvents(t *testing.T, h Harness) {
 	}
 }
 
-// testReplays computes the same sums with a graph and with uncaptured calls, interleaved on one
-// stream. The two use different paths, the backend's algorithms for a call.
+// testReplays computes the same sums with a graph and with uncaptured calls on one stream. If
+// possible, they use different paths (algorithms of the backend).
 func testReplays(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 3, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { checkReplays(bw, r) })
 }
 
 const (
-	replayedCount    = 4000              // int32 elements
-	replayedBytes    = 4 * replayedCount // size of these elements
-	uncapturedOffset = 1 << 16           // of the uncaptured calls' results in the receive buffer
+	sumCount         = 4000 // elements of type int32
+	sumBytes         = 4 * sumCount
+	uncapturedOffset = 1 << 16 // of sums of the uncaptured calls
 )
 
 func checkReplays(bw *bufferWorld, r *rank) {
@@ -165,10 +162,10 @@ func checkReplays(bw *bufferWorld, r *rank) {
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	sumCall := func(path driver.Path, recvOffset int64) driver.Call {
 		return r.onSupportedPath(r.group, driver.Call{
-			Operation: driver.AllReduce, DataType: driver.Int32, Count: replayedCount, Path: path,
+			Operation: driver.AllReduce, DataType: driver.Int32, Count: sumCount, Path: path,
 			Send: send.addressAt(0), Recv: recv.addressAt(recvOffset),
 			SendWindow: send.window, RecvWindow: recv.window,
-			Digest: uint64(path) + 1, // equal on all ranks, which compare it
+			Digest: uint64(path) + 1,
 		})
 	}
 	paths := bw.harness.Paths
@@ -195,20 +192,19 @@ func checkReplays(bw *bufferWorld, r *rank) {
 func replayStep(bw *bufferWorld, r *rank, g driver.Graph, uncaptured driver.Call, i int) {
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	base := byte(i % 20)
-	r.must(r.stream.Fill(send.addressAt(0), base+byte(r.number), replayedBytes))
+	r.must(r.stream.Fill(send.addressAt(0), base+byte(r.number), sumBytes))
 	r.must(g.Launch(r.stream))
 	if i%3 == 0 {
 		r.must(r.queueCall(r.group, r.stream, uncaptured))
 	}
 
 	if i%30 == 0 {
-		sum := base + (base + 1) + (base + 2) // of each byte, without a carry to the next
-		r.expectFilled(recv.addressAt(0), sum, replayedBytes)
-		r.expectFilled(recv.addressAt(uncapturedOffset), sum, replayedBytes)
+		sum := base + (base + 1) + (base + 2) // of each byte; at most 60, so there is no carry
+		r.expectFilled(recv.addressAt(0), sum, sumBytes)
+		r.expectFilled(recv.addressAt(uncapturedOffset), sum, sumBytes)
 	}
 }
 
-// After the refused Register, the captured graph works and the key is still unused.
 func testRegisterCapturing(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true})
 	tr := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
@@ -226,7 +222,7 @@ func testRegisterCapturing(t *testing.T, h Harness) {
 		r.must(g.Launch(r.stream))
 		r.expectBytes(call.Recv, tr.wantResults[r.number])
 		r.must(g.Close())
-		r.register(r.group, key, unregistered)
+		r.register(r.group, key, unregistered) // the refused call must not use the key
 	})
 }
 
@@ -236,7 +232,7 @@ func testCloseCapturing(t *testing.T, h Harness) {
 	must(t, err)
 	must(t, s.BeginCapture())
 	must(t, s.Close())
-	r.newWindow(1) // registers memory, which is an error during a capture
+	r.newWindow(1) // fails during a capture
 }
 
 func testGraphClosed(t *testing.T, h Harness) {

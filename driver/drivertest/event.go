@@ -11,8 +11,7 @@ import (
 // An event marks a point in a stream's work. If Record(e) follows some work on stream s, event e is
 // done when s has run this work. Another stream, or the host, can wait for e.
 //
-// openRank opens a device with a stream, r.stream. r.blockStream(s) holds up stream s until
-// gate.open is called.
+// r.blockStream(s) returns a gate, which holds up stream s until gate.open is called.
 
 var eventRequirements = []requirement{
 	{"an event that has never been recorded is done", testNeverRecorded},
@@ -65,7 +64,6 @@ func testEventDone(t *testing.T, h Harness) {
 	}
 }
 
-// A Record after the call of Wait does not delay the waiting stream.
 func testWaitUsesLastRecord(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	e := r.newEvent()
@@ -106,7 +104,7 @@ func testEventContext(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-// Each function waits for the previous one, which was queued on the other stream.
+// Each function runs after the previous one, which was queued on the other stream.
 func testAlternatingWaits(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	streams := []driver.Stream{r.stream, r.newStream()}
@@ -124,7 +122,7 @@ func testAlternatingWaits(t *testing.T, h Harness) {
 		must(t, s.Synchronize(r.world.ctx))
 	}
 
-	if !slices.Equal(order, firstNumbers(callCount)) {
+	if !slices.Equal(order, numbersBelow(callCount)) {
 		t.Errorf("functions ran in the order %v, want the order in which they were queued", order)
 	}
 }

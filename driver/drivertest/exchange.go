@@ -5,18 +5,17 @@ import (
 	"testing"
 
 	"symmem/driver"
+	"symmem/internal/control/controltest"
 )
 
 // In an exchange, each rank of a group sends a small payload to all. If rank 0 sends "a" and rank 1
 // sends "b", both receive "a" and "b". Exchanges on different lanes do not wait for each other.
-//
-// newWorld opens n ranks in a group. r.exchangePayloads makes an exchange, in which rank i sends
-// sizes[i] bytes, and checks the result. The round number varies the contents.
 
 var exchangeRequirements = []requirement{
 	{"every rank gets the payloads of all ranks, by group rank", testPayloads},
 	{"payloads may differ in size", testPayloadSizes},
 	{"a payload that is too large causes an error without side effects", testPayloadTooLarge},
+	{"a nonexistent lane causes an error without side effects", testNonexistentLane},
 	{"lanes do not wait for each other", testLanes},
 	{"exchanges and collectives can be interleaved", testMixed},
 	{"a canceled exchange makes its group fail", testExchangeCanceled},
@@ -28,17 +27,17 @@ func testPayloads(t *testing.T, h Harness) {
 	sizes := []int{0, 1, chunkBytes, chunkBytes + 1, driver.MaxPayload, 100, 0}
 	for _, lane := range []driver.Lane{driver.LaneControl, driver.LaneBackground} {
 		w.onEachRank(func(r *rank) {
-			for round, bytes := range sizes {
-				r.must(r.exchangePayloads(lane, round, []int{bytes, bytes, bytes}))
+			for round, size := range sizes {
+				r.must(exchangePayloads(r, lane, round, []int{size, size, size}))
 			}
 		})
 	}
 
-	// An exchange on LaneFault makes the group fail, so it needs another world.
-	faultWorld := newWorld(t, h, 3, options{allowFaults: true})
+	// Exchanges on LaneFault succeed, but make the group fail for other calls.
+	faultWorld := newWorld(t, h, 3, options{ignoreCloseErrors: true})
 	faultWorld.onEachRank(func(r *rank) {
-		for round, bytes := range []int{1, chunkBytes + 1} {
-			r.must(r.exchangePayloads(driver.LaneFault, round, []int{bytes, bytes, bytes}))
+		for round, size := range []int{1, chunkBytes + 1} {
+			r.must(exchangePayloads(r, driver.LaneFault, round, []int{size, size, size}))
 		}
 	})
 }
@@ -48,7 +47,7 @@ func testPayloadSizes(t *testing.T, h Harness) {
 	w.onEachRank(func(r *rank) {
 		for round := range 30 {
 			sizes := []int{0, 1 << (round % 16), 3000 * (round % 7)}
-			r.must(r.exchangePayloads(driver.LaneControl, round, sizes))
+			r.must(exchangePayloads(r, driver.LaneControl, round, sizes))
 		}
 	})
 }
@@ -61,17 +60,28 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 			r.failf("Exchange of more than MaxPayload bytes succeeded, want an error")
 		}
 
+		checkExchange(r)
+	})
+}
+
+func testNonexistentLane(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{})
+	w.onEachRank(func(r *rank) {
 		if _, err := r.group.Exchange(w.ctx, driver.Lanes, nil); err == nil {
 			r.failf("Exchange on a nonexistent lane succeeded, want an error")
 		}
 
-		const round = 1
-		// The group has not failed.
-		r.must(r.exchangePayloads(driver.LaneControl, round, []int{5, 5}))
+		checkExchange(r)
 	})
 }
 
-// Rank 1 begins its background exchange only when all other calls have completed.
+// checkExchange checks that the group of two ranks has not failed.
+func checkExchange(r *rank) {
+	const round = 1
+	r.must(exchangePayloads(r, driver.LaneControl, round, []int{5, 5}))
+}
+
+// Rank 1 begins its background exchange after its other calls.
 func testLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	otherCallsDone := make(chan struct{})
@@ -81,13 +91,13 @@ func testLanes(t *testing.T, h Harness) {
 		}
 
 		const round = 1
-		return r.exchangePayloads(driver.LaneBackground, round, []int{9, 10000})
+		return exchangePayloads(r, driver.LaneBackground, round, []int{9, 10000})
 	}
 	w.onEachRank(func(r *rank) {
 		result := make(chan error, 1)
 		go func() { result <- exchangeInBackground(r) }()
 		for round := range 20 {
-			r.must(r.exchangePayloads(driver.LaneControl, round, []int{20000, 3}))
+			r.must(exchangePayloads(r, driver.LaneControl, round, []int{20000, 3}))
 			r.must(r.launchAndWait(r.group, r.stream, barrier))
 		}
 
@@ -104,7 +114,7 @@ func testMixed(t *testing.T, h Harness) {
 	w.onEachRank(func(r *rank) {
 		for round := range 200 {
 			r.must(r.queueCall(r.group, r.stream, barrier))
-			r.must(r.exchangePayloads(driver.LaneControl, round, []int{round, 3, 9000}))
+			r.must(exchangePayloads(r, driver.LaneControl, round, []int{round, 3, 9000}))
 		}
 
 		r.must(r.stream.Synchronize(w.ctx))
@@ -112,7 +122,7 @@ func testMixed(t *testing.T, h Harness) {
 }
 
 func testExchangeCanceled(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{allowFaults: true})
+	w := newWorld(t, h, 2, options{ignoreCloseErrors: true})
 	canceled, cancel := context.WithCancel(w.ctx)
 	cancel()
 	first, second := w.ranks[0].group, w.ranks[1].group
@@ -124,4 +134,13 @@ func testExchangeCanceled(t *testing.T, h Harness) {
 	if err == nil {
 		t.Error("an exchange after the canceled one succeeded, want an error")
 	}
+}
+
+// exchangePayloads exchanges payloads between all ranks, and checks them. Rank i sends sizes[i]
+// bytes, whose values depend on the round.
+func exchangePayloads(r *rank, lane driver.Lane, round int, sizes []int) error {
+	exchange := func(payload []byte) ([][]byte, error) {
+		return r.group.Exchange(r.world.ctx, lane, payload)
+	}
+	return controltest.ExchangeAndCheck(exchange, r.number, round, sizes)
 }

@@ -7,11 +7,10 @@ import (
 	"symmem/driver"
 )
 
-// A stream fails if one of its collectives fails or Stream.Fail is called. It then skips its work
-// until Synchronize returns the error.
+// A stream fails if one of its collectives fails, or when it reaches a call of Stream.Fail. It then
+// skips its work until Synchronize returns the error.
 //
-// openRank opens a device with a stream, r.stream. newWorld opens n ranks with a group of all.
-// r.blockStream(s) holds up stream s until gate.open is called.
+// r.blockStream(s) returns a gate, which holds up stream s until gate.open is called.
 
 var failureRequirements = []requirement{
 	{"a failed stream skips its work until Synchronize", testSkipped},
@@ -30,7 +29,7 @@ var failureRequirements = []requirement{
 var errOnPurpose = errors.New("a failure on purpose")
 
 // newFailingStream returns a stream that fails when the gate is opened.
-func newFailingStream(r *rank) (driver.Stream, *gate) {
+func newFailingStream(r *rank) (driver.Stream, *streamGate) {
 	s := r.newStream()
 	gate := r.blockStream(s)
 	s.Fail(errOnPurpose)
@@ -43,7 +42,7 @@ func testSkipped(t *testing.T, h Harness) {
 	const bytes = 64
 	b := r.newBuffer(bytes)
 	hasRun := false
-	const before, skipped, after = 0, 1, 2 // values of bytes
+	const zeroed, skipped, final = 0, 1, 2
 	must(t, s.Host(func() { hasRun = true }))
 	must(t, s.Fill(b.addressAt(0), skipped, bytes))
 	gate.open()
@@ -53,10 +52,10 @@ func testSkipped(t *testing.T, h Harness) {
 		t.Error("the stream ran work after its failure")
 	}
 
-	r.expectFilled(b.addressAt(0), before, bytes)
-	must(t, s.Fill(b.addressAt(0), after, bytes))
+	r.expectFilled(b.addressAt(0), zeroed, bytes)
+	must(t, s.Fill(b.addressAt(0), final, bytes))
 	must(t, s.Synchronize(r.world.ctx))
-	r.expectFilled(b.addressAt(0), after, bytes)
+	r.expectFilled(b.addressAt(0), final, bytes)
 }
 
 // Unlike a stream, an event returns its error until it is recorded again.
@@ -76,7 +75,7 @@ func testEventFails(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-// Wait passes on the failure of the event's stream, and WaitIgnoringErrors does not.
+// Wait makes its stream fail with the event's error, and WaitIgnoringErrors does not.
 func testWaitFails(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	for _, failsBeforeWait := range []bool{false, true} {
@@ -84,18 +83,18 @@ func testWaitFails(t *testing.T, h Harness) {
 		waitStream, ignoringStream := r.newStream(), r.newStream()
 		e := r.newEvent()
 		must(t, s.Record(e))
-		failStream := func() {
+		waitForFailure := func() {
 			gate.open()
 			wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 		}
 		if failsBeforeWait {
-			failStream()
+			waitForFailure()
 		}
 
 		must(t, waitStream.Wait(e))
 		must(t, ignoringStream.WaitIgnoringErrors(e))
 		if !failsBeforeWait {
-			failStream()
+			waitForFailure()
 		}
 
 		wantError(t, "the waiting stream", waitStream.Synchronize(r.world.ctx), errOnPurpose)
@@ -105,8 +104,8 @@ func testWaitFails(t *testing.T, h Harness) {
 
 // The failed stream of rank 0 skips a barrier in which rank 1 waits, so the group fails on both.
 func testSkippedCollective(t *testing.T, h Harness) {
-	const owner = "world" // GroupConfig.Owner, as set by newWorld
-	w := newWorld(t, h, 2, options{allowFaults: true})
+	const owner = "world" // GroupConfig.Owner of r.group
+	w := newWorld(t, h, 2, options{ignoreCloseErrors: true})
 	w.onEachRank(func(r *rank) {
 		if r.number == 0 {
 			r.stream.Fail(errOnPurpose)
@@ -142,7 +141,7 @@ func checkSkippingRank(r *rank, streamErr error) {
 	cause := r.group.Cause()
 	var prior *driver.PriorError
 	if !errors.As(cause, &prior) || prior.Rank != r.number {
-		r.failf("got cause %v, want a PriorError from rank 0", cause)
+		r.failf("got cause %v, want a PriorError from rank %d", cause, r.number)
 	}
 }
 
@@ -157,7 +156,7 @@ func faultOwner(err error) any {
 }
 
 func testRefusedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{allowFaults: true})
+	w := newWorld(t, h, 1, options{ignoreCloseErrors: true})
 	r := w.ranks[0]
 	r.group.Abort(nil)
 	wantError(t, "launching", r.queueCall(r.group, r.stream, barrier), driver.ErrAborted)
@@ -169,7 +168,7 @@ func testRefusedCollective(t *testing.T, h Harness) {
 func testCapturedFailure(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	g := r.capture(func() { r.stream.Fail(errOnPurpose) })
-	must(t, r.stream.Synchronize(r.world.ctx)) // the capturing stream has not failed
+	must(t, r.stream.Synchronize(r.world.ctx)) // the capture must not make it fail
 	for range 2 {
 		must(t, g.Launch(r.stream))
 		wantError(t, "synchronizing", r.stream.Synchronize(r.world.ctx), errOnPurpose)
@@ -177,11 +176,11 @@ func testCapturedFailure(t *testing.T, h Harness) {
 }
 
 func testRefusedGraph(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{allowFaults: true})
+	w := newWorld(t, h, 1, options{ignoreCloseErrors: true})
 	r := w.ranks[0]
 	e := r.newEvent()
 	g := r.capture(func() {
-		must(t, r.queueCall(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+		must(t, r.queueCall(r.group, r.stream, barrier))
 		must(t, r.stream.Record(e))
 	})
 	must(t, g.Launch(r.stream))

@@ -30,7 +30,7 @@ var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 // testAbort makes rank 0 abort the group, while the other ranks wait in a barrier. Rank 2 makes an
 // exchange after the failed barrier.
 func testAbort(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{allowFaults: true})
+	w := newWorld(t, h, 3, options{ignoreCloseErrors: true})
 	w.onEachRank(func(r *rank) {
 		if r.number == 0 {
 			r.group.Abort(nil)
@@ -95,7 +95,7 @@ func testAbsentCollective(t *testing.T, h Harness) {
 		for _, count := range []int64{0, 5, 1 << 14} {
 			t.Run(fmt.Sprint(path, " ", count), func(t *testing.T) {
 				bw := newBufferWorld(t, h, 3, 1<<20, options{
-					timeout: shortTimeout, checkCalls: true, allowFaults: true,
+					timeout: shortTimeout, checkCalls: true, ignoreCloseErrors: true,
 				})
 				tr := trial{operation: driver.AllReduce, count: count, path: path}
 				checkAbsentRank(t, bw.world, func(r *rank) error {
@@ -155,13 +155,13 @@ func testAbsentBackground(t *testing.T, h Harness) {
 
 	w.onEachRank(func(r *rank) {
 		const round = 1
-		r.must(r.exchangePayloads(driver.LaneControl, round, []int{3, 3}))
+		r.must(exchangePayloads(r, driver.LaneControl, round, []int{3, 3}))
 		r.must(r.launchAndWait(r.group, r.stream, barrier))
 	})
 }
 
 func testAbsentRegister(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{timeout: shortTimeout, allowFaults: true})
+	w := newWorld(t, h, 3, options{timeout: shortTimeout, ignoreCloseErrors: true})
 	checkAbsentRank(t, w, func(r *rank) error {
 		b := r.newBuffer(1)
 		_, err := r.group.Register(context.Background(), r.nextKey(), b.segment)
@@ -171,7 +171,7 @@ func testAbsentRegister(t *testing.T, h Harness) {
 
 func testAbsentReceiver(t *testing.T, h Harness) {
 	h.require(t, Messages)
-	bw := newBufferWorld(t, h, 2, 4<<20, options{timeout: shortTimeout, allowFaults: true})
+	bw := newBufferWorld(t, h, 2, 4<<20, options{timeout: shortTimeout, ignoreCloseErrors: true})
 	checkAbsentRank(t, bw.world, func(r *rank) error {
 		peer := 1 - r.number
 		call := message{peer: peer, bytes: 3 << 20}.send(bw.send[r.number])
@@ -189,7 +189,7 @@ func testAbsentReceiver(t *testing.T, h Harness) {
 func testDeadlock(t *testing.T, h Harness) {
 	for _, exchangingRank := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", exchangingRank), func(t *testing.T) {
-			w := newWorld(t, h, 3, options{allowFaults: true})
+			w := newWorld(t, h, 3, options{ignoreCloseErrors: true})
 			errs := w.errorsByRank(func(r *rank) error { return exchangeOrBarrier(r, exchangingRank) })
 			controltest.CheckDeadlocks(t, errs)
 		})
@@ -208,14 +208,14 @@ func exchangeOrBarrier(r *rank, exchangingRank int) error {
 
 // testDeadlockWithBusyLane makes the ranks deadlock while they exchange payloads on another lane.
 func testDeadlockWithBusyLane(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{allowFaults: true})
+	w := newWorld(t, h, 2, options{ignoreCloseErrors: true})
 	const exchangingRank = 0
 	sizes := []int{1, 20000}
 	errs := w.errorsByRank(func(r *rank) error {
 		result := make(chan error, 1)
 		go func() { result <- exchangeOrBarrier(r, exchangingRank) }()
 		round := 0
-		for r.exchangePayloads(driver.LaneBackground, round, sizes) == nil { // until the group fails
+		for exchangePayloads(r, driver.LaneBackground, round, sizes) == nil { // until the group fails
 			round++
 		}
 
@@ -227,7 +227,7 @@ func testDeadlockWithBusyLane(t *testing.T, h Harness) {
 // testFaultLaneCalls makes rank 0 exchange on the fault lane (the channel for reports of failures)
 // while the other ranks wait.
 func testFaultLaneCalls(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{allowFaults: true})
+	w := newWorld(t, h, 3, options{ignoreCloseErrors: true})
 	w.onEachRank(func(r *rank) {
 		var waitErr error
 		switch r.number {
@@ -242,7 +242,7 @@ func testFaultLaneCalls(t *testing.T, h Harness) {
 		}
 
 		for round := range 3 {
-			r.must(r.exchangePayloads(driver.LaneFault, round, []int{10, 9000, 40000}))
+			r.must(exchangePayloads(r, driver.LaneFault, round, []int{10, 9000, 40000}))
 		}
 	})
 }
@@ -252,7 +252,7 @@ func testFaultLaneCalls(t *testing.T, h Harness) {
 func testFaultLaneAbsent(t *testing.T, h Harness) {
 	for _, size := range []int{7, 20000} {
 		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
-			w := newWorld(t, h, 3, options{allowFaults: true})
+			w := newWorld(t, h, 3, options{ignoreCloseErrors: true})
 			// exchange expects payloads of the ranks r for which isPresent[r] is set.
 			exchange := func(r *rank, isPresent []bool) {
 				ctx, cancel := context.WithTimeout(w.ctx, shortTimeout)
@@ -275,7 +275,7 @@ func testFaultLaneAbsent(t *testing.T, h Harness) {
 
 // testNewGroup makes rank 1 abort the group, and then connects another group.
 func testNewGroup(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{allowFaults: true})
+	w := newWorld(t, h, 2, options{ignoreCloseErrors: true})
 	w.onEachRank(func(r *rank) {
 		r.must(r.group.Cause())
 		select {
@@ -299,7 +299,7 @@ func testNewGroup(t *testing.T, h Harness) {
 		}
 
 		b := r.newBuffer(1)
-		c := r.connect("anew", firstNumbers(2), checkingCalls)
-		checkAllGather(r, c, firstNumbers(2), b)
+		c := r.connect(driver.GroupConfig{ID: "anew", Ranks: []int{0, 1}, Check: true})
+		checkAllGather(r, c, []int{0, 1}, b)
 	})
 }

@@ -9,12 +9,11 @@ import (
 	"symmem/driver"
 )
 
-// A backend's test calls Run. In this example, it uses up to 4 ranks, and skips the tests of fused
-// norms, an optional part of the contract:
+// This call in a backend's test uses up to 4 ranks, and skips the tests of fused norms:
 //
 //	drivertest.Run(t, drivertest.Harness{
 //		Open: Open, Ranks: 4,
-//		Missing: map[drivertest.Part]string{drivertest.Norms: "there are no kernels for it"},
+//		Missing: map[drivertest.Part]string{drivertest.Norms: "there are no kernels"},
 //	})
 
 // Part names an optional part of the contract of backends.
@@ -26,13 +25,12 @@ const (
 	Messages Part = "messages"
 	// Splits covers AllToAllV, AllGatherV and ReduceScatterV.
 	Splits Part = "splits"
-	// Scatter covers Config.Scatter.
+	// Scatter covers segments at random addresses; see Config.Scatter.
 	Scatter Part = "scatter"
 	// Failures covers failed streams, which skip their work and pass their error on to events.
 	Failures Part = "failures"
-	// Anytime covers Close and Abort, which return even while other groups connect or wait for peers.
-	// Ranks that share a CUDA context cannot guarantee this, because freeing memory waits for all
-	// kernels of the context.
+	// Anytime means that Close and Abort return even while other groups connect or wait for peers.
+	// It excludes ranks in one CUDA context, in which freeing memory waits for all kernels.
 	Anytime Part = "closing at any time"
 	// Suspension covers driver.SuspendableSegment and driver.SuspendableWindow.
 	Suspension Part = "suspension"
@@ -42,7 +40,7 @@ const (
 	Routes Part = "routes"
 )
 
-const mandatory Part = "" // the rest of the contract
+const mandatory Part = "" // cannot be missing
 
 // Harness opens a backend and describes its capabilities.
 type Harness struct {
@@ -52,16 +50,16 @@ type Harness struct {
 	Host func(bytes int) []byte
 	// Ranks is the largest number of ranks. Tests that need more are skipped.
 	Ranks int
-	// Paths lists the paths that the backend supports. The default is PathPlain and PathWindow. If a
-	// path does not support a call, most tests use the first path.
+	// Paths lists the paths that the backend supports. The default is PathPlain and PathWindow. Most
+	// tests use the first path for calls that another path refuses.
 	Paths []driver.Path
-	// Reductions lists the reductions that the first path supports for each data type, such as
-	// "sum prod". If the map is nil, the path supports all reductions.
+	// Reductions lists the reductions of the first path for each data type, such as "sum prod". If
+	// the map is nil, the path supports all reductions.
 	Reductions map[driver.DataType]string
 	// Missing maps each part that the backend lacks to the reason, which skipped tests print.
 	Missing map[Part]string
-	// Unordered means that reductions without a formula process the ranks in any order. Tests then
-	// use numbers whose sums and products are exact.
+	// Unordered means that reductions without a formula use any order of the ranks. The tests then
+	// reduce numbers whose sums and products are exact in every order.
 	Unordered bool
 	// Slow makes some tests try fewer combinations of types and counts.
 	Slow bool
@@ -80,7 +78,7 @@ func (h Harness) withDefaults() Harness {
 	return h
 }
 
-// skipsTrial reports whether to skip a trial. Slow backends skip two of three.
+// skipsTrial reports whether to skip the trial with an index. Slow backends run every third trial.
 func (h Harness) skipsTrial(index int) bool { return h.Slow && index%3 != 0 }
 
 // hasReduction reports whether the first path supports a reduction of a type.
@@ -101,7 +99,7 @@ func (h Harness) require(t *testing.T, part Part) {
 	}
 }
 
-// hasOperation reports whether the backend supports o. It knows only the parts Messages and Splits.
+// hasOperation reports whether the backend supports o, which must not be in Norms or Routes.
 func (h Harness) hasOperation(o driver.Operation) bool {
 	part := mandatory
 	switch {
@@ -121,11 +119,10 @@ type requirement struct {
 	test func(t *testing.T, h Harness)
 }
 
-// chapter is a list of requirements, which is skipped if the backend lacks the part.
 type chapter struct {
 	name         string
 	requirements []requirement
-	part         Part
+	part         Part // the chapter is skipped if the backend lacks it
 }
 
 // Run tests the whole contract.
@@ -137,13 +134,13 @@ func Run(t *testing.T, h Harness) {
 		{"streams", streamRequirements, mandatory},
 		{"events", eventRequirements, mandatory},
 		{"capture", captureRequirements, mandatory},
-		{"collectives", collectiveRequirements, mandatory},
+		{"collectives", slices.Concat(collectiveRequirements, offerRequirements), mandatory},
 		{"formulas", formulaRequirements, mandatory},
 		{"norms", normRequirements, Norms},
 		{"routes", routeRequirements, Routes},
 		{"groups", groupRequirements, mandatory},
 		{"transfers", transferRequirements, Messages},
-		{"messages", messageRequirements, Messages},
+		{"messages", slices.Concat(messageRequirements, strictRequirements), Messages},
 		{"splits", splitRequirements, Splits},
 		{"windows", windowRequirements, mandatory},
 		{"suspension", suspendRequirements, Suspension},

@@ -7,8 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// An arena is a reserved range of addresses, in which Map maps segments of memory. Offsets and
-// sizes of segments are multiples of the device's granularity, such as 2 MiB.
+// An arena reserves a range of addresses. Arena.Map maps a segment of memory at an offset in the
+// range. Offsets and sizes are multiples of the device's granularity, such as 2 MiB.
 
 var memoryRequirements = []requirement{
 	{"a new segment is zeroed, even at an offset that was used before", testZeros},
@@ -49,7 +49,7 @@ func testAddresses(t *testing.T, h Harness) {
 
 		value := byte(i + 1)
 		must(t, r.stream.Fill(s.Address(), value, bytes))
-		defer func() { // filling later segments has not changed this one
+		defer func() { // after all segments have been filled
 			r.expectFilled(s.Address(), value, bytes)
 			must(t, s.Unmap())
 		}()
@@ -58,10 +58,10 @@ func testAddresses(t *testing.T, h Harness) {
 
 func testAlignment(t *testing.T, h Harness) {
 	r := openRank(t, h)
-	g := r.granularity()
-	isPowerOfTwo := g > 0 && g&(g-1) == 0
+	granularity := r.granularity()
+	isPowerOfTwo := granularity > 0 && granularity&(granularity-1) == 0
 	if !isPowerOfTwo {
-		t.Fatalf("granularity %d is not a power of two", g)
+		t.Fatalf("granularity %d is not a power of two", granularity)
 	}
 
 	mustNotMap := func(offset, bytes int64) {
@@ -71,15 +71,15 @@ func testAlignment(t *testing.T, h Harness) {
 			must(t, s.Unmap())
 		}
 	}
-	for _, offset := range []int64{1, g / 2, -g} {
-		mustNotMap(offset, g)
+	for _, offset := range []int64{1, granularity / 2, -granularity} {
+		mustNotMap(offset, granularity)
 	}
 
-	for _, bytes := range []int64{0, g / 2, g + 1, -g} {
+	for _, bytes := range []int64{0, granularity / 2, granularity + 1, -granularity} {
 		mustNotMap(0, bytes)
 	}
 
-	for _, bytes := range []int64{0, g + 1, -g} {
+	for _, bytes := range []int64{0, granularity + 1, -granularity} {
 		a, err := r.device.NewArena(bytes)
 		if err == nil {
 			t.Errorf("NewArena(%d) succeeded, want an error", bytes)
@@ -96,7 +96,7 @@ func testUnmapTwice(t *testing.T, h Harness) {
 	wantError(t, "unmapping again", s.Unmap(), driver.ErrClosed)
 }
 
-// excessiveBytes (32 TiB) is more than the memory of any machine, but fits into an address space.
+// excessiveBytes exceeds the memory of any machine, but not its address space.
 const excessiveBytes = 32 << 40
 
 func testOutOfMemory(t *testing.T, h Harness) {
@@ -116,32 +116,30 @@ func testOutOfMemory(t *testing.T, h Harness) {
 		t.Errorf("got %#v, want an OutOfMemoryError for %d bytes", err, int64(excessiveBytes))
 	}
 
-	s, err = arena.Map(0, r.granularity()) // the failed call has not used the addresses
+	s, err = arena.Map(0, r.granularity()) // the failed call must not use the addresses
 	must(t, err)
 	r.expectFilled(s.Address(), 0, r.granularity())
 	must(t, s.Unmap())
 }
 
-// If Config.Scatter is set to a seed, Map chooses random offsets.
+// If Config.Scatter is set to a seed, Map replaces its offset by a random one.
 func testScatter(t *testing.T, h Harness) {
 	h.require(t, Scatter)
 	const seed = 4711
 	w := newWorld(t, h, 2, options{scatter: seed, noGroup: true})
 	w.onEachRank(func(r *rank) {
-		arenaBytes := arenaGranules * r.granularity()
 		segmentBytes := 2 * r.granularity()
 		arenaBegin := r.arena.Address()
-		arenaEnd := arenaBegin + uintptr(arenaBytes)
+		arenaEnd := arenaBegin + uintptr(r.arenaBytes())
 		for i := range 16 {
 			b := r.newBuffer(segmentBytes)
 			begin := b.segment.Address()
 			end := begin + uintptr(segmentBytes)
 			if begin < arenaBegin || end > arenaEnd {
-				t.Errorf("rank %d: segment %d is outside the arena", r.number, i)
+				r.failf("segment %d is outside the arena", i)
 			}
 
-			// A segment that overlapped an earlier one would contain 0xEE.
-			r.expectFilled(begin, 0, segmentBytes)
+			r.expectFilled(begin, 0, segmentBytes) // if it overlaps no earlier segment
 			r.must(r.stream.Fill(begin, 0xEE, segmentBytes))
 		}
 

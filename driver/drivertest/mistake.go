@@ -73,7 +73,7 @@ func checkMismatch(
 	t *testing.T, h Harness, ranks int, thirdCall func(bw *bufferWorld, r *rank) driver.Call,
 ) []*driver.MismatchError {
 	t.Helper()
-	bw := newBufferWorld(t, h, ranks, 1<<20, options{checkCalls: true, allowFaults: true})
+	bw := newBufferWorld(t, h, ranks, 1<<20, options{checkCalls: true, ignoreCloseErrors: true})
 	mismatches := make([]*driver.MismatchError, len(bw.ranks))
 	calls := make([]driver.Call, len(bw.ranks))
 	bw.onEachRank(func(r *rank) {
@@ -207,7 +207,7 @@ func testCheckOff(t *testing.T, h Harness) {
 
 // testCheckOrder queues a call that differs between the ranks before it calls SetCheck(false).
 func testCheckOrder(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, allowFaults: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, ignoreCloseErrors: true})
 	bw.onEachRank(func(r *rank) {
 		gate := r.blockStream(r.stream)
 		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
@@ -223,7 +223,7 @@ func testCheckOrder(t *testing.T, h Harness) {
 
 func testMessageMismatch(t *testing.T, h Harness) {
 	h.require(t, Messages)
-	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, allowFaults: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, ignoreCloseErrors: true})
 	receiver := bw.ranks[1]
 	must(t, receiver.stream.Fill(bw.recv[1].addressAt(0), canary, 256))
 	errs := bw.errorsByRank(func(r *rank) error {
@@ -251,7 +251,7 @@ func isMismatch(err error) bool {
 }
 
 func testMismatchFinal(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, allowFaults: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, ignoreCloseErrors: true})
 	bw.onEachRank(func(r *rank) {
 		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
 		launchErr := r.launchAndWait(r.group, r.stream, call)

@@ -280,7 +280,7 @@ func (tr *normTrial) captureAndReplay(bw *bufferWorld) {
 }
 
 func testNormsDiffer(t *testing.T, h Harness) {
-	o := options{checkCalls: true, allowFaults: true}
+	o := options{checkCalls: true, ignoreCloseErrors: true}
 	bw, extraBuffers := newNormWorld(t, h, mismatchRankCount(h), o)
 	random := rand.New(rand.NewPCG(4, 4))
 	const rows, hidden = 40, 1024
@@ -293,7 +293,7 @@ func testNormsDiffer(t *testing.T, h Harness) {
 // testNormOperationsDiffer makes rank 1 call AllReduceRMSNorm, and the other ranks
 // ReduceScatterRMSNorm. The calls differ only in the operation, which the digest covers.
 func testNormOperationsDiffer(t *testing.T, h Harness) {
-	o := options{checkCalls: true, allowFaults: true}
+	o := options{checkCalls: true, ignoreCloseErrors: true}
 	bw, extraBuffers := newNormWorld(t, h, mismatchRankCount(h), o)
 	random := rand.New(rand.NewPCG(5, 5))
 	const rows, hidden = 4, 1024

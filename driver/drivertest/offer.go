@@ -10,11 +10,14 @@ import (
 	"symmem/internal/reduce"
 )
 
-// A call is offered to its group before the launch, and each path of the backend can refuse it. For
-// example, a path may refuse an AllReduce of 1-byte integers. Ranks choose a path without
-// communicating, so a path must refuse the same calls on all ranks.
-//
-// The tests offer calls without launching them. A trial describes a call.
+// Offer.Refusal returns an error if a path does not support the offered call. Otherwise, Offer.Take
+// returns a plan, which can be launched. Ranks choose a path without communicating, so it must
+// refuse the same calls on all ranks.
+
+var offerRequirements = []requirement{
+	{"a path refuses the same calls on all ranks", testEqualRefusals},
+	{"the first path supports every type and exactly the listed reductions", testReductions},
+}
 
 func testEqualRefusals(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
@@ -37,13 +40,11 @@ func testEqualRefusals(t *testing.T, h Harness) {
 	}
 }
 
-// The backend's first path must refuse reductions that are not in Harness.Reductions, and no other
-// call.
 func testReductions(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
 	firstPath := bw.harness.Paths[0]
 	if h.Reductions != nil {
-		for _, dataType := range dataTypes {
+		for _, dataType := range reduce.DataTypes() {
 			if _, isListed := h.Reductions[dataType]; !isListed {
 				t.Errorf("the harness lists no reductions of %v", dataType)
 			}
@@ -58,7 +59,7 @@ func testReductions(t *testing.T, h Harness) {
 
 			mustSupport := !tr.operation.Reduces() || h.hasReduction(tr.dataType, tr.op)
 			if mustSupport && refusal != nil {
-				r.failf("%v: Refusal = %v, want nil for a listed reduction", tr, refusal)
+				r.failf("%v: Refusal = %v, want nil", tr, refusal)
 			}
 
 			if !mustSupport && refusal == nil {
@@ -73,7 +74,8 @@ func testReductions(t *testing.T, h Harness) {
 func (bw *bufferWorld) offerAllCalls(
 	r *rank, handleRefusal func(tr *trial, refusal error),
 ) {
-	for o := range driver.Barrier + 1 { // most later operations need more arguments
+	const lastOperation = driver.Barrier // most later ones need more arguments
+	for o := range lastOperation + 1 {
 		for _, dataType := range reduce.DataTypes() {
 			for _, op := range driver.ReductionsOf(dataType) {
 				for _, count := range []int64{0, 1, 70001} {
@@ -96,22 +98,23 @@ func (bw *bufferWorld) offerToPaths(
 ) {
 	for path := range driver.Paths {
 		if tr.isUnregistered && path == driver.PathWindow {
-			continue // Offer.Refusal would assume registered buffers
+			continue // the path needs registered buffers
 		}
 
 		if !tr.operation.SupportsPath(path) {
 			continue
 		}
 
-		tr.path = path
-		refusal := bw.offer(r, tr)
-		handleRefusal(tr, refusal)
+		variant := *tr
+		variant.path = path
+		refusal := bw.offerCall(r, &variant)
+		handleRefusal(&variant, refusal)
 	}
 }
 
-// offer offers a trial's call and returns the refusal. If there is none, the harness must list the
-// path and the operation, and the plan must match the trial.
-func (bw *bufferWorld) offer(r *rank, tr *trial) (refusal error) {
+// offerCall offers a trial's call and returns the refusal. If there is none, it checks that the
+// harness lists the path and the operation, and that the plan matches the trial.
+func (bw *bufferWorld) offerCall(r *rank, tr *trial) (refusal error) {
 	offer := r.group.Offer(bw.callToOffer(r, tr))
 	refusal = offer.Refusal(tr.path)
 	if refusal != nil {
@@ -135,9 +138,9 @@ func (bw *bufferWorld) offer(r *rank, tr *trial) (refusal error) {
 }
 
 func (bw *bufferWorld) callToOffer(r *rank, tr *trial) driver.Call {
-	call := tr.uncheckedCall(r, bw.send[r.number], bw.recv[r.number])
+	call := tr.callOnPath(r, bw.send[r.number], bw.recv[r.number])
 	if call.Operation.PointToPoint() {
-		call.Root = 1 - r.number // the other rank
+		call.Root = 1 - r.number // the peer
 	}
 
 	if !call.Operation.UsesWindows() {
@@ -156,16 +159,16 @@ func checkPlan(r *rank, tr *trial, offer driver.Offer) {
 		r.failf("%v: Refusal = nil, but Take returned the error %v", tr, err)
 	}
 
-	got := plan.Prepared()
-	if got.Path != tr.path {
-		r.failf("%v: the plan has path %v, want %v", tr, got.Path, tr.path)
+	call := plan.Prepared()
+	if call.Path != tr.path {
+		r.failf("%v: the plan has path %v, want %v", tr, call.Path, tr.path)
 	}
 
-	if got.Digest != digest {
-		r.failf("%v: the plan has digest %d, want %d", tr, got.Digest, digest)
+	if call.Digest != digest {
+		r.failf("%v: the plan has digest %d, want %d", tr, call.Digest, digest)
 	}
 
-	if got.Count != tr.count {
-		r.failf("%v: the plan has count %d, want %d", tr, got.Count, tr.count)
+	if call.Count != tr.count {
+		r.failf("%v: the plan has count %d, want %d", tr, call.Count, tr.count)
 	}
 }

@@ -6,35 +6,34 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"sync"
 
 	"symmem/driver"
-	"symmem/internal/control/controltest"
 )
 
-// rank is one rank of a test. Methods without an error result fail the test with a message that
-// names the rank. For example, this code fills device memory and checks it:
+// rank is one rank of a test. Methods without an error result report errors with failf. For
+// example, this code fills device memory and checks it:
 //
 //	b := r.newBuffer(64)
 //	r.must(r.stream.Fill(b.addressAt(0), 7, 64))
 //	r.expectFilled(b.addressAt(0), 7, 64)
 type rank struct {
-	world         *world // the ranks of the test
-	number        int
-	isInGoroutine bool   // set while onEachRank runs a goroutine for the rank
-	step          string // ", " and the current step, for failure messages
-	device        driver.Device
-	arena         driver.Arena // address range for the device's memory
-	stream        driver.Stream
-	group         driver.Communicator // of all ranks; nil if options.noGroup is set
-	mappedBytes   int64               // total size of all newBuffer segments
-	keyCount      uint32
-	launchCount   int
-	staging       []byte         // host memory for copies
-	closeFuncs    []func() error // see onClose
+	world          *world // the ranks of the test
+	number         int
+	isInGoroutine  bool   // set while onEachRank runs a goroutine for the rank
+	step           string // for failure messages, such as ", round 3"
+	device         driver.Device
+	arena          driver.Arena // address range for the device's memory
+	stream         driver.Stream
+	group          driver.Communicator // of all ranks; nil if options.noGroup is set
+	nextOffset     int64               // in the arena, for newBuffer
+	keyCount       uint32
+	launchCount    int
+	checkedWindows int
+	staging        []byte         // host memory for copies
+	closeFuncs     []func() error // see onClose
 }
 
-// must calls failf if err is not nil.
+// must fails the test if err is not nil.
 func (r *rank) must(err error) {
 	if err != nil {
 		r.world.t.Helper()
@@ -57,7 +56,7 @@ func (r *rank) failf(format string, args ...any) {
 // setStep describes the current step in later failure messages.
 func (r *rank) setStep(format string, args ...any) { r.step = ", " + fmt.Sprintf(format, args...) }
 
-// onClose registers a function to call when the world is closed, in reverse order like defer.
+// onClose defers f until the world is closed.
 func (r *rank) onClose(f func() error) { r.closeFuncs = append(r.closeFuncs, f) }
 
 func (r *rank) close() error {
@@ -80,25 +79,28 @@ func (r *rank) open(store driver.Store) {
 	})
 	r.must(err)
 	r.onClose(r.device.Close)
-	r.arena, err = r.device.NewArena(arenaGranules * r.granularity())
+	r.arena, err = r.device.NewArena(r.arenaBytes())
 	r.must(err)
 	r.onClose(r.arena.Close)
 	if !w.noGroup {
-		r.group = r.connect("world", firstNumbers(n), w.checkCalls)
+		r.group = r.connect(driver.GroupConfig{
+			ID: "world", Ranks: numbersBelow(n), Check: w.checkCalls,
+		})
 	}
 
 	r.stream = r.newStream()
 }
 
-// connect joins a group of the given ranks, which include this rank. All of them must call it.
-func (r *rank) connect(id string, ranks []int, checkCalls bool) driver.Communicator {
-	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
-		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: checkCalls,
-		Strict: r.world.isStrict, Formula: r.world.formula, Owner: id,
-	})
+// connect joins the group with the ID, Ranks and Check of cfg. All of these ranks must call it.
+func (r *rank) connect(cfg driver.GroupConfig) driver.Communicator {
+	cfg.Rank = slices.Index(cfg.Ranks, r.number)
+	cfg.Strict = r.world.isStrict
+	cfg.Formula = r.world.formula
+	cfg.Owner = cfg.ID
+	c, err := r.device.Connect(r.world.ctx, cfg)
 	r.must(err)
 	r.onClose(c.Close)
-	// A backend may use windows of another library, such as NCCL. Create them, so that all paths work.
+	// Some paths need the windows of another library, such as NCCL.
 	if lazy, ok := c.(driver.LazyWindows); ok {
 		r.must(lazy.UseWindows(r.world.ctx))
 	}
@@ -121,6 +123,8 @@ func (r *rank) newEvent() driver.Event {
 
 func (r *rank) granularity() int64 { return r.device.Info().Granularity }
 
+func (r *rank) arenaBytes() int64 { return 256 * r.granularity() }
+
 // capture returns a graph of the work that queueWork queues on r.stream.
 func (r *rank) capture(queueWork func()) driver.Graph {
 	r.must(r.stream.BeginCapture())
@@ -131,39 +135,23 @@ func (r *rank) capture(queueWork func()) driver.Graph {
 	return g
 }
 
-// blockStream holds up stream s until the gate is opened or the world is closed.
-func (r *rank) blockStream(s driver.Stream) *gate {
-	g := &gate{opened: make(chan struct{})}
-	r.onClose(func() error {
-		g.open()
-		return nil
-	})
-	r.must(s.Host(func() { <-g.opened }))
-	return g
-}
-
-type gate struct {
-	opened chan struct{}
-	once   sync.Once
-}
-
-// open lets the stream continue. It may be called repeatedly.
-func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
-
-// onSupportedPath returns the call, on the backend's first path if c does not support call.Path.
+// onSupportedPath returns the call on its path or, if c does not support that, on the backend's
+// first path.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
-	isSupported := call.Operation.SupportsPath(call.Path) &&
-		c.Offer(call).Refusal(call.Path) == nil
-	if isSupported {
-		return call
+	if !call.Operation.SupportsPath(call.Path) || !supportsPath(c, call) {
+		call.Path = r.world.harness.Paths[0]
 	}
 
-	call.Path = r.world.harness.Paths[0]
 	return call
 }
 
-// launchAndWait launches a call of group c on stream s, and waits for it. To cover both methods,
-// every second call uses LaunchInline if the group has it.
+// supportsPath reports whether c supports call.Path.
+func supportsPath(c driver.Communicator, call driver.Call) bool {
+	return c.Offer(call).Refusal(call.Path) == nil
+}
+
+// launchAndWait launches a call of c on stream s, and waits for it. Every second launch uses
+// LaunchInline if c has this method.
 func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	launchCall := c.Launch
 	inlineLauncher, canLaunchInline := c.(driver.InlineLauncher)
@@ -178,14 +166,14 @@ func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver
 	}
 
 	if err := launchCall(s, plan); err != nil {
-		_ = s.Synchronize(r.world.ctx) // clear the stream's error, which err already reports
+		_ = s.Synchronize(r.world.ctx) // clears the stream's error, which is err
 		return err
 	}
 
 	return s.Synchronize(r.world.ctx)
 }
 
-// queueCall launches a call of group c on stream s, without waiting for it.
+// queueCall launches a call of c on stream s, without waiting for it.
 func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	plan, err := driver.Prepare(c, call)
 	if err != nil {
@@ -193,33 +181,4 @@ func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Cal
 	}
 
 	return c.Launch(s, plan)
-}
-
-// exchangePayloads exchanges payloads between all ranks, and checks them. sizes[i] is the size of
-// rank i's payload. The round number varies the contents.
-func (r *rank) exchangePayloads(lane driver.Lane, round int, sizes []int) error {
-	exchange := func(payload []byte) ([][]byte, error) {
-		return r.group.Exchange(r.world.ctx, lane, payload)
-	}
-	return controltest.ExchangeAndCheck(exchange, r.number, round, sizes)
-}
-
-// checkMaximum checks that group c can use b.window, by computing the maximum of elements that all
-// equal value. It does nothing if the backend has no window path.
-func (r *rank) checkMaximum(c driver.Communicator, b buffer, value byte) {
-	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
-		return
-	}
-
-	const count = 20000
-	const gap = 96 // between input and output
-	input, output := b.addressAt(0), b.addressAt(count+gap)
-	r.must(r.stream.Fill(input, value, count))
-	call := r.onSupportedPath(c, driver.Call{
-		Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
-		Path: driver.PathWindow, Send: input, Recv: output,
-		SendWindow: b.window, RecvWindow: b.window, Digest: 1,
-	})
-	r.must(r.launchAndWait(c, r.stream, call))
-	r.expectFilled(output, value, count)
 }

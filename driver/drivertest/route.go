@@ -433,7 +433,7 @@ func testRoutesDiffer(t *testing.T, h Harness) {
 	for _, o := range routeOperations {
 		t.Run(o.String(), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(6, 6))
-			faults := options{checkCalls: true, allowFaults: true}
+			faults := options{checkCalls: true, ignoreCloseErrors: true}
 			const maxTokens = 20
 			bw, tr := newRouteWorld(t, h, mismatchRankCount(h), faults, random, maxTokens)
 			tr.setSupportedPath(bw)

@@ -7,12 +7,11 @@ import (
 	"sync"
 )
 
-// Store is a driver.Store, through which ranks find each other, for the ranks of one process. It is
-// safe for concurrent use.
+// Store is a driver.Store for the ranks of one process. It is safe for concurrent use.
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // closed by the next set, if a Get waits; guarded by mu
+	changed chan struct{}     // nil, or closed by the next set; guarded by mu
 }
 
 // Set stores a copy of the value.
@@ -37,7 +36,7 @@ func (s *Store) set(key string, value []byte) {
 }
 
 // CompareSet stores desired if the current value equals expected, and returns the resulting value.
-// An unset key equals an empty expected value.
+// A missing key has an empty value.
 func (s *Store) CompareSet(
 	_ context.Context, key string, expected, desired []byte,
 ) ([]byte, error) {
@@ -59,7 +58,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 		}
 
 		select {
-		case <-changed: // perhaps by another key, so look again
+		case <-changed: // but perhaps another key
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -72,7 +71,7 @@ func (s *Store) Peek(_ context.Context, key string) (value []byte, isSet bool, e
 	return value, isSet, nil
 }
 
-// ServedBy returns -1, because no rank serves the store.
+// ServedBy returns -1: the store has no server.
 func (s *Store) ServedBy() int { return -1 }
 
 // lookup returns a copy of the value or, if the key is not set, a channel that the next set closes.

@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 
 	"symmem/driver"
@@ -10,9 +11,6 @@ import (
 
 // A stream runs copies, fills of device memory, host functions and collectives in the background,
 // in the order in which they were queued. Synchronize waits for them.
-//
-// openRank opens a device with a stream, r.stream. r.blockStream(s) holds up stream s until
-// gate.open is called.
 
 var streamRequirements = []requirement{
 	{"work runs in the order in which it was queued", testStreamOrder},
@@ -24,23 +22,23 @@ var streamRequirements = []requirement{
 	{"a negative size causes an error", testNegativeSize},
 }
 
-// A Copy that ran too early or too late would copy the value of another Fill.
+// Each Copy must see only the Fills before it.
 func testStreamOrder(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	b := r.newBuffer(1 << 20)
 	gate := r.blockStream(r.stream)
 	const writes, bytes = 100, 64
 	src := b.addressAt(0)
-	copyAddress := func(i byte) uintptr { return b.addressAt(bytes * (1 + int64(i))) }
+	dst := func(i byte) uintptr { return b.addressAt(bytes * (1 + int64(i))) } // after src
 	for i := range byte(writes) {
 		must(t, r.stream.Fill(src, i, bytes))
-		must(t, r.stream.Copy(copyAddress(i), src, bytes))
+		must(t, r.stream.Copy(dst(i), src, bytes))
 	}
 
 	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for i := range byte(writes) {
-		r.expectFilled(copyAddress(i), i, bytes)
+		r.expectFilled(dst(i), i, bytes)
 	}
 }
 
@@ -50,19 +48,19 @@ func testHostOrder(t *testing.T, h Harness) {
 	const callCount = 100
 	for i := range callCount {
 		must(t, r.stream.Host(func() { order = append(order, i) }))
-		if i%10 == 0 { // the next function finds an idle stream
+		if i%10 == 0 { // let the stream become idle
 			must(t, r.stream.Synchronize(r.world.ctx))
 		}
 	}
 
 	must(t, r.stream.Synchronize(r.world.ctx))
-	if !slices.Equal(order, firstNumbers(callCount)) {
+	if !slices.Equal(order, numbersBelow(callCount)) {
 		t.Errorf("functions ran in the order %v, want the order in which they were queued", order)
 	}
 }
 
 func testErrorOnce(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{allowFaults: true})
+	w := newWorld(t, h, 1, options{ignoreCloseErrors: true})
 	r := w.ranks[0]
 	gate := r.blockStream(r.stream)
 	must(t, r.queueCall(r.group, r.stream, barrier))
@@ -79,7 +77,7 @@ func testErrorOnce(t *testing.T, h Harness) {
 
 func testSynchronizeContext(t *testing.T, h Harness) {
 	r := openRank(t, h)
-	must(t, r.stream.Synchronize(r.world.ctx))
+	must(t, r.stream.Synchronize(r.world.ctx)) // while the stream is idle
 	gate := r.blockStream(r.stream)
 	ctx, cancel := context.WithCancel(r.world.ctx)
 	cancel()
@@ -133,28 +131,46 @@ func testStreamClosed(t *testing.T, h Harness) {
 		"Launch of a graph": graph.Launch(s),
 		"Launch of a plan":  r.group.Launch(s, plan),
 	}
-	for call, err := range errs {
-		wantError(t, call, err, driver.ErrClosed)
+	for name, err := range errs {
+		wantError(t, name, err, driver.ErrClosed)
 	}
 
 	must(t, r.launchAndWait(r.group, r.stream, barrier)) // the group has not failed
 }
 
-// A size of 0 is valid and has no effect.
 func testNegativeSize(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	b := r.newBuffer(1)
 	dst, src := b.addressAt(0), b.addressAt(64)
-	const before, after = 0, 1 // values of dst's bytes
+	const zeroed, value = 0, 1
 	if err := r.stream.Copy(dst, src, -1); err == nil {
 		t.Error("copying -1 bytes succeeded, want an error")
 	}
 
-	if err := r.stream.Fill(dst, after, -1); err == nil {
+	if err := r.stream.Fill(dst, value, -1); err == nil {
 		t.Error("filling -1 bytes succeeded, want an error")
 	}
 
-	must(t, r.stream.Copy(dst, src, 0))
-	must(t, r.stream.Fill(dst, after, 0))
-	r.expectFilled(dst, before, 64)
+	must(t, r.stream.Copy(dst, src, 0)) // has no effect
+	must(t, r.stream.Fill(dst, value, 0))
+	r.expectFilled(dst, zeroed, 64)
 }
+
+// blockStream holds up stream s until the gate is opened or the world is closed.
+func (r *rank) blockStream(s driver.Stream) *streamGate {
+	g := &streamGate{opened: make(chan struct{})}
+	r.onClose(func() error {
+		g.open()
+		return nil
+	})
+	r.must(s.Host(func() { <-g.opened }))
+	return g
+}
+
+type streamGate struct {
+	opened chan struct{}
+	once   sync.Once
+}
+
+// open lets the stream continue. It may be called repeatedly.
+func (g *streamGate) open() { g.once.Do(func() { close(g.opened) }) }

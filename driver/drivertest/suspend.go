@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// Suspending a segment releases its device memory and keeps its address. Resume maps new memory
-// there, with the contents that PrepareSuspend saved, or zeros.
+// Suspending a segment releases its device memory and keeps its address. Resuming it maps new
+// memory, which contains zeros or the data that PrepareSuspend saved.
 //
 // A window gives the ranks of a group access to each other's segments. It must be suspended before
 // these segments and resumed after them.
@@ -30,13 +30,13 @@ func asSuspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
 	return segment
 }
 
-// Arguments of suspendSegment and PrepareSuspend.
+// Arguments of PrepareSuspend.
 const (
 	saveContents    = true
 	discardContents = false
 )
 
-// suspendSegment suspends a segment until Resume of the result is called.
+// suspendSegment suspends s and returns it.
 func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegment {
 	segment := asSuspendable(r, s)
 	r.must(segment.PrepareSuspend(save))
@@ -49,10 +49,10 @@ func testResumedZeros(t *testing.T, h Harness) {
 	b := r.newBuffer(2 * r.granularity())
 	for range 3 {
 		address, bytes := b.segment.Address(), b.segment.Bytes()
-		r.must(r.stream.Fill(address, 0xFF, bytes))
-		r.must(r.stream.Synchronize(r.world.ctx))
+		must(t, r.stream.Fill(address, 0xFF, bytes))
+		must(t, r.stream.Synchronize(r.world.ctx))
 		segment := suspendSegment(r, b.segment, discardContents)
-		r.must(segment.Resume())
+		must(t, segment.Resume())
 		if got := b.segment.Address(); got != address {
 			t.Errorf("Address() = %#x after Resume, want %#x", got, address)
 		}
@@ -66,20 +66,20 @@ func testResumedContents(t *testing.T, h Harness) {
 	b := r.newBuffer(2 * r.granularity())
 	address, bytes := b.segment.Address(), b.segment.Bytes()
 	for _, value := range []byte{1, 2, 3} {
-		r.must(r.stream.Fill(address, value, bytes))
-		r.must(r.stream.Synchronize(r.world.ctx))
+		must(t, r.stream.Fill(address, value, bytes))
+		must(t, r.stream.Synchronize(r.world.ctx))
 		segment := suspendSegment(r, b.segment, saveContents)
-		r.must(segment.Resume())
+		must(t, segment.Resume())
 		r.expectFilled(address, value, bytes)
 	}
 
-	// Without Suspend, Resume discards the saved contents.
+	// If Suspend was not called, Resume discards the saved contents.
 	segment := asSuspendable(r, b.segment)
-	r.must(segment.PrepareSuspend(saveContents))
+	must(t, segment.PrepareSuspend(saveContents))
 	const laterValue = 9
-	r.must(r.stream.Fill(address, laterValue, bytes))
-	r.must(r.stream.Synchronize(r.world.ctx))
-	r.must(segment.Resume())
+	must(t, r.stream.Fill(address, laterValue, bytes))
+	must(t, r.stream.Synchronize(r.world.ctx))
+	must(t, segment.Resume())
 	r.expectFilled(address, laterValue, bytes)
 }
 
@@ -121,7 +121,7 @@ func suspendWindow(r *rank, b buffer) {
 // resumeWindow resumes a buffer's segment, and then its window. All ranks must call it.
 func resumeWindow(r *rank, b buffer) {
 	r.must(asSuspendable(r, b.segment).Resume())
-	waitForAll(r) // the window needs the segments of all ranks
+	waitForAll(r) // the window needs all segments
 	w := b.window.(driver.SuspendableWindow)
 	r.must(w.Resume(r.world.ctx))
 }
@@ -140,7 +140,7 @@ func testSuspendCycles(t *testing.T, h Harness) {
 		const gap = 96 // between input and output
 		b := r.newWindow(2*count + gap)
 		input, output := b.addressAt(0), b.addressAt(count+gap)
-		call := onCapturablePath(r, driver.Call{
+		call := preferDirectPath(r, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
 			Send: input, Recv: output, SendWindow: b.window, RecvWindow: b.window, Digest: 1,
 		})
@@ -155,19 +155,19 @@ func testSuspendCycles(t *testing.T, h Harness) {
 			r.must(r.stream.Fill(input, value, count))
 			r.must(g.Launch(r.stream))
 			r.must(r.stream.Synchronize(w.ctx))
-			maximum := 10*cycle + 2 // the value of rank 2
+			maximum := 10*cycle + 2 // from rank 2
 			r.expectFilled(output, maximum, count)
 		}
 
-		r.checkMaximum(r.group, b, 77)
+		checkWindow(r, r.group, b)
 	})
 }
 
-// onCapturablePath returns the call with a path whose graphs survive a suspension.
-func onCapturablePath(r *rank, call driver.Call) driver.Call {
+// preferDirectPath returns the call on a supported path, if possible on PathDirect.
+func preferDirectPath(r *rank, call driver.Call) driver.Call {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathWindow, driver.PathPlain} {
 		call.Path = path
-		if r.group.Offer(call).Refusal(path) == nil {
+		if supportsPath(r.group, call) {
 			break
 		}
 	}
@@ -184,6 +184,6 @@ func testDeregisterSuspended(t *testing.T, h Harness) {
 		r.must(b.window.Deregister())
 		r.must(asSuspendable(r, b.segment).Resume())
 		b.window = r.register(r.group, r.nextKey(), b)
-		r.checkMaximum(r.group, b, 5)
+		checkWindow(r, r.group, b)
 	})
 }

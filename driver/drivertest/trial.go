@@ -166,13 +166,13 @@ const (
 // call returns a rank's call on the trial's path. If that path does not support the call, the call
 // takes the harness's first path.
 func (tr *trial) call(r *rank, send, recv buffer) driver.Call {
-	call := r.onSupportedPath(r.group, tr.uncheckedCall(r, send, recv))
+	call := r.onSupportedPath(r.group, tr.callOnPath(r, send, recv))
 	call.Digest = callDigest(&call)
 	return call
 }
 
-// uncheckedCall returns a rank's call on the trial's path, which may not support the call.
-func (tr *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
+// callOnPath returns a rank's call on the trial's path, which may not support the call.
+func (tr *trial) callOnPath(r *rank, send, recv buffer) driver.Call {
 	size := int64(tr.dataType.Size())
 	start := canaryCount + tr.shift*size
 	call := driver.Call{

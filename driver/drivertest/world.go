@@ -14,13 +14,12 @@ import (
 )
 
 const (
-	longTimeout   = 2 * time.Minute        // expires only if a test hangs
-	shortTimeout  = 500 * time.Millisecond // for waits that should time out
-	arenaGranules = 256                    // size of a rank's arena, in units of Info.Granularity
+	longTimeout  = 2 * time.Minute        // expires only if a test hangs
+	shortTimeout = 500 * time.Millisecond // for waits that should time out
 )
 
-// world is the set of ranks of a test. Each rank has a device, an arena, which is an address range
-// for device memory, a stream and, usually, a group of all ranks. Here, two ranks enter a barrier:
+// world is the set of ranks of a test. Each rank has a device, a stream, an arena (an address range
+// for device memory) and usually a group of all ranks. These two ranks enter a barrier:
 //
 //	w := newWorld(t, h, 2, options{})
 //	w.onEachRank(func(r *rank) {
@@ -30,26 +29,26 @@ type world struct {
 	options
 	t       *testing.T
 	harness Harness         // the backend
-	ctx     context.Context // expires after options.lifetime
+	ctx     context.Context // expires after the lifetime
 	ranks   []*rank         // by rank number
 }
 
 // options configure a world.
 type options struct {
-	timeout     time.Duration  // Config.Timeout; 0 means longTimeout
-	lifetime    time.Duration  // limit for the whole test; 0 means longTimeout
-	scatter     uint64         // Config.Scatter
-	checkCalls  bool           // GroupConfig.Check: the ranks compare their calls
-	isStrict    bool           // GroupConfig.Strict
-	formula     driver.Formula // GroupConfig.Formula
-	noGroup     bool           // leave rank.group nil
-	allowFaults bool           // ignore errors when the world is closed
+	timeout           time.Duration  // Config.Timeout; 0 means longTimeout
+	lifetime          time.Duration  // limit for the whole test; 0 means longTimeout
+	scatter           uint64         // Config.Scatter
+	checkCalls        bool           // GroupConfig.Check: the ranks compare their calls
+	isStrict          bool           // GroupConfig.Strict
+	formula           driver.Formula // GroupConfig.Formula
+	noGroup           bool           // leave rank.group nil
+	ignoreCloseErrors bool
 }
 
 // newWorld opens n ranks and closes them when the test ends.
 //
-// A test whose groups fail must open each world in a separate subtest. Otherwise, the failed groups
-// stay open, and a backend that lacks the part Anytime cannot connect other groups.
+// If a group fails, open the next world in another subtest. A backend that lacks the part Anytime
+// may be unable to connect groups while a failed group is open.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -66,7 +65,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Cleanup(func() {
 		defer cancel()
 		errs := w.errorsByRank((*rank).close)
-		if err := errors.Join(errs...); err != nil && !w.allowFaults {
+		if err := errors.Join(errs...); err != nil && !w.ignoreCloseErrors {
 			t.Errorf("closing the world: %v", err)
 		}
 	})
@@ -119,8 +118,8 @@ func (w *world) errorsByRank(f func(r *rank) error) []error {
 	return errs
 }
 
-// firstNumbers returns the numbers 0 to n-1.
-func firstNumbers(n int) []int {
+// numbersBelow returns 0 to n-1.
+func numbersBelow(n int) []int {
 	numbers := make([]int, n)
 	for i := range numbers {
 		numbers[i] = i
@@ -137,7 +136,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wantError checks that err, which the described call returned, matches target.
+// wantError checks that err matches target. call describes the call that returned err.
 func wantError(t *testing.T, call string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
