@@ -1,3 +1,4 @@
+// Package program contains code that "symmem verify" and package chaos share.
 package program
 
 import (
@@ -11,23 +12,23 @@ import (
 
 // Library imitates another GPU library in the process, such as PyTorch, by direct calls of CUDA.
 type Library struct {
-	Streams []*symmem.Stream // which the Runtime has adopted
+	Streams []*symmem.Stream // adopted by the Runtime
 
-	gpu           *cuda.Driver // makes calls in the device's primary context
+	gpu           *cuda.Driver // in the device's primary context
 	device        cuda.Device
 	captureMode   cuda.CaptureMode // zero means global
-	streamHandles []cuda.Stream    // of Streams, and of a stream that could not be adopted
+	streamHandles []cuda.Stream    // of all created streams, adopted or not
 	interop       symmem.Interop
 }
 
 // NewLibrary returns a library with streamCount streams on the GPU of rt.
-func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
+func NewLibrary(rt *symmem.Runtime, streamCount int) (*Library, error) {
 	gpu, err := cuda.Load()
 	if err != nil {
 		return nil, err
 	}
 
-	l = &Library{interop: rt.Interop()}
+	l := &Library{interop: rt.Interop()}
 	l.device, err = gpu.Device(rt.Device().Ordinal)
 	if err != nil {
 		return nil, err
@@ -39,16 +40,14 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 	}
 
 	l.gpu = gpu.InContext(primary)
-	// PyTorch captures in CUDA's global mode. Between machines, NCCL can invalidate such captures; see
-	// nccl.CapturesInvalidated.
-	machineCount := rt.World().Stats().Tuning.Machines
-	if machineCount > 1 {
+	// PyTorch captures in CUDA's global mode. With several machines, NCCL can invalidate such
+	// captures; see nccl.CapturesInvalidated.
+	if rt.World().Stats().Tuning.Machines > 1 {
 		l.captureMode = cuda.CaptureThreadLocal
 	}
 
 	for range streamCount {
-		err := l.addStream()
-		if err != nil {
+		if err := l.addStream(); err != nil {
 			err = fmt.Errorf("creating streams of another library: %w", err)
 			closeErr := l.Close()
 			return nil, errors.Join(err, closeErr)
@@ -89,7 +88,7 @@ func (l *Library) Close() error {
 }
 
 // Memory allocates memory with cuMemAllocAsync on the first stream, and waits until it is usable.
-// The caller must call free if it is not nil, even after an error.
+// If free is not nil, the caller must call it, even after an error.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.streamHandles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)
@@ -106,42 +105,14 @@ func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err e
 // LibraryGraph is a graph that a Library has captured.
 type LibraryGraph struct {
 	library    *Library
-	captured   cuda.Graph     // 0 if Capture failed
-	executable cuda.GraphExec // 0 if Capture failed
+	captured   cuda.Graph
+	executable cuda.GraphExec
 }
 
 // Capture captures the work that record queues on the given streams of the library.
-//
-// As in PyTorch, the capture begins on the first stream. The other streams join the capture by
-// waiting for the first stream, which finally waits for them.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
-	// A capture must end on the thread on which it began.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	firstStream := cuda.Stream(streams[0].Handle())
-	if err := l.gpu.BeginCapture(firstStream, l.captureMode); err != nil {
-		return nil, err
-	}
-
-	var recordErr error
-	for _, s := range streams[1:] {
-		forkErr := l.addWait(cuda.Stream(s.Handle()), firstStream)
-		recordErr = errors.Join(recordErr, forkErr)
-	}
-
-	if recordErr == nil {
-		recordErr = record()
-	}
-
-	// End the capture even after an error. Otherwise, it would remain active.
-	for _, s := range streams[1:] {
-		joinErr := l.addWait(firstStream, cuda.Stream(s.Handle()))
-		recordErr = errors.Join(recordErr, joinErr)
-	}
-
-	captured, endErr := l.gpu.EndCapture(firstStream)
+	captured, err := l.capture(streams, record)
 	g := &LibraryGraph{library: l, captured: captured}
-	err := errors.Join(recordErr, endErr)
 	if err == nil {
 		g.executable, err = l.gpu.GraphInstantiate(captured)
 	}
@@ -154,6 +125,40 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	return g, nil
 }
 
+// capture begins on the first stream, as in PyTorch. The other streams join the capture by waiting
+// for the first stream, which finally waits for them. capture may return a graph with an error.
+func (l *Library) capture(streams []*symmem.Stream, record func() error) (cuda.Graph, error) {
+	// A capture must end on the thread on which it began.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	firstStream := cuda.Stream(streams[0].Handle())
+	if err := l.gpu.BeginCapture(firstStream, l.captureMode); err != nil {
+		return 0, err
+	}
+
+	var errs []error
+	for _, s := range streams[1:] {
+		forkErr := l.addWait(cuda.Stream(s.Handle()), firstStream)
+		errs = append(errs, forkErr)
+	}
+
+	err := errors.Join(errs...)
+	if err == nil {
+		err = record()
+	}
+
+	// After an error, the capture must still end.
+	errs = []error{err}
+	for _, s := range streams[1:] {
+		joinErr := l.addWait(firstStream, cuda.Stream(s.Handle()))
+		errs = append(errs, joinErr)
+	}
+
+	captured, endErr := l.gpu.EndCapture(firstStream)
+	errs = append(errs, endErr)
+	return captured, errors.Join(errs...)
+}
+
 // addWait makes waiter wait for the work that is queued on awaited.
 func (l *Library) addWait(waiter, awaited cuda.Stream) error {
 	event, err := l.gpu.EventCreate(cuda.EventDisableTiming)
@@ -163,7 +168,7 @@ func (l *Library) addWait(waiter, awaited cuda.Stream) error {
 
 	recordErr := l.gpu.EventRecord(event, awaited)
 	waitErr := l.gpu.StreamWaitEvent(waiter, event)
-	destroyErr := l.gpu.EventDestroy(event) // takes effect after the wait
+	destroyErr := l.gpu.EventDestroy(event) // does not end the wait
 	return errors.Join(recordErr, waitErr, destroyErr)
 }
 
