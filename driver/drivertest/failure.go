@@ -207,7 +207,7 @@ func testLaunchDoesNotWait(t *testing.T, h Harness) {
 	select {
 	case <-hasRun:
 		t.Error("the stream ran work before the event it must wait for")
-	default: // the work waits
+	default:
 	}
 
 	gate.open()

@@ -13,7 +13,7 @@ import (
 
 // The rounded result of a floating-point reduction depends on the order of its operations. A
 // formula fixes this order: for four ranks, RankOrder is ((a+b)+c)+d and Tree is (a+b)+(c+d).
-// RoundedTree is like Tree, but rounds each sum to the data type.
+// RoundedTree also rounds partial sums of 16-bit floats to 16 bits.
 //
 // A trial is a call with its inputs and expected results. A path is an algorithm of the backend.
 
@@ -40,8 +40,7 @@ func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	}
 }
 
-// formulaSeed returns a new seed. To repeat a failed test, set SYMMEM_TEST_SEED to the seed in its
-// log.
+// formulaSeed returns a new seed. To repeat a test, set SYMMEM_TEST_SEED to the seed in its log.
 func formulaSeed() uint64 {
 	seed, err := strconv.ParseUint(os.Getenv("SYMMEM_TEST_SEED"), 10, 64)
 	if err != nil {
@@ -156,8 +155,7 @@ func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 	return tr
 }
 
-// randomCount returns a number from 1 to maxCount, which is often small: it has a random number of
-// bits.
+// randomCount returns a number from 1 to maxCount, often a small one.
 func randomCount(random *rand.Rand, maxCount int64) int64 {
 	value := random.Uint64()
 	bits := random.IntN(25)

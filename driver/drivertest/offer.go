@@ -11,8 +11,8 @@ import (
 )
 
 // Offer.Refusal returns an error if a path does not support the offered call. Otherwise, Offer.Take
-// returns a plan, which can be launched. Ranks choose a path without communicating, so it must
-// refuse the same calls on all ranks.
+// returns a plan. Ranks choose a path without communicating, so a path must refuse the same calls
+// on all ranks.
 
 var offerRequirements = []requirement{
 	{"a path refuses the same calls on all ranks", testEqualRefusals},
@@ -153,7 +153,7 @@ func (bw *bufferWorld) callToOffer(r *rank, tr *trial) driver.Call {
 
 // checkPlan takes the plan of an accepted offer and compares it with the trial.
 func checkPlan(r *rank, tr *trial, offer driver.Offer) {
-	const digest = 7 // any number
+	const digest = 7
 	plan, err := offer.Take(tr.path, digest)
 	if err != nil {
 		r.failf("%v: Refusal = nil, but Take returned the error %v", tr, err)

@@ -17,20 +17,20 @@ import (
 //	r.must(r.stream.Fill(b.addressAt(0), 7, 64))
 //	r.expectFilled(b.addressAt(0), 7, 64)
 type rank struct {
-	world          *world // the ranks of the test
+	world          *world
 	number         int
 	isInGoroutine  bool   // set while onEachRank runs a goroutine for the rank
 	step           string // for failure messages, such as ", round 3"
 	device         driver.Device
-	arena          driver.Arena // address range for the device's memory
+	arena          driver.Arena
 	stream         driver.Stream
 	group          driver.Communicator // of all ranks; nil if options.noGroup is set
 	nextOffset     int64               // in the arena, for newBuffer
 	keyCount       uint32
 	launchCount    int
 	checkedWindows int
-	staging        []byte         // host memory for copies
-	closeFuncs     []func() error // see onClose
+	staging        []byte // host memory for copies
+	closeFuncs     []func() error
 }
 
 // must fails the test if err is not nil.
@@ -173,7 +173,7 @@ func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver
 	return s.Synchronize(r.world.ctx)
 }
 
-// queueCall launches a call of c on stream s, without waiting for it.
+// queueCall launches a call of c on stream s.
 func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	plan, err := driver.Prepare(c, call)
 	if err != nil {

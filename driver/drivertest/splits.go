@@ -32,7 +32,7 @@ type splitExchange struct {
 func randomExchange(random *rand.Rand, n int, maxCount int64, t driver.DataType) *splitExchange {
 	ex := &splitExchange{dataType: t}
 	for range n {
-		sendCounts := make([]int64, n) // of one sender
+		sendCounts := make([]int64, n)
 		for dst := range sendCounts {
 			isEmpty := random.IntN(4) == 0
 			if !isEmpty {

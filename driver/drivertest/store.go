@@ -22,7 +22,7 @@ func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	return nil
 }
 
-// set stores a copy of the value and wakes waiting calls of Get. The caller must hold s.mu.
+// set also wakes waiting calls of Get. The caller must hold s.mu.
 func (s *Store) set(key string, value []byte) {
 	if s.values == nil {
 		s.values = map[string][]byte{}

@@ -125,7 +125,7 @@ func testOutOfStep(t *testing.T, h Harness) {
 	errs := bw.errorsByRank(func(r *rank) error { return sendAcrossBarrier(bw, r) })
 	checkMessageEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1,
-		Sent: 0, Received: 1, // collectives before the Send and before the Recv
+		Sent: 0, Received: 1, // collectives before each end
 	})
 	bw.expectUntouched(1)
 }

@@ -86,7 +86,7 @@ func testResumedContents(t *testing.T, h Harness) {
 func testUnmapSuspended(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	for range 3 {
-		s, err := r.arena.Map(0, r.granularity()) // at the same offset each time
+		s, err := r.arena.Map(0, r.granularity())
 		must(t, err)
 		r.expectFilled(s.Address(), 0, r.granularity())
 		must(t, r.stream.Fill(s.Address(), 1, r.granularity()))

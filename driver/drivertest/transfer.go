@@ -85,7 +85,6 @@ func testRing(t *testing.T, h Harness) {
 	sendAround(bw, 200<<10, onTwoStreams)
 }
 
-// streamUse is an argument of sendAround.
 type streamUse int
 
 const (
@@ -177,7 +176,7 @@ func (m *randomMessage) end(peer int) message {
 	return message{peer: peer, tag: m.tag, offset: m.offset, bytes: m.bytes}
 }
 
-// sendAndReceiveAll sends and receives this rank's messages, and checks the received contents.
+// sendAndReceiveAll sends and receives this rank's messages, and checks the contents.
 func sendAndReceiveAll(bw *bufferWorld, r *rank, messages []randomMessage, streamCount int) {
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	streams := []driver.Stream{r.stream}
@@ -218,7 +217,7 @@ func queueMessages(
 		case m.dst:
 			s = streams[m.recvStream]
 			call = m.end(m.src).recv(bw.recv[r.number])
-		default: // the message is between other ranks
+		default:
 			continue
 		}
 

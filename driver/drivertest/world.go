@@ -28,12 +28,11 @@ const (
 type world struct {
 	options
 	t       *testing.T
-	harness Harness         // the backend
-	ctx     context.Context // expires after the lifetime
-	ranks   []*rank         // by rank number
+	harness Harness
+	ctx     context.Context
+	ranks   []*rank // by rank number
 }
 
-// options configure a world.
 type options struct {
 	timeout           time.Duration  // Config.Timeout; 0 means longTimeout
 	lifetime          time.Duration  // limit for the whole test; 0 means longTimeout
@@ -80,8 +79,7 @@ func openRank(t *testing.T, h Harness) *rank {
 	return newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 }
 
-// onEachRank runs f in one goroutine per rank and waits for all. It ends the test if f fails on a
-// rank.
+// onEachRank runs f in one goroutine per rank and waits for all. If f fails, it ends the test.
 func (w *world) onEachRank(f func(r *rank)) {
 	w.t.Helper()
 	if !w.tryOnEachRank(f) {
