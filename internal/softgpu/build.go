@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -23,7 +24,8 @@ var sources embed.FS
 //
 // A process must load the driver before NCCL, and must not load another CUDA driver.
 func Build() (cuda, nccl string, err error) {
-	dir, err := cachedFolder(nil, func(dir string) error { return build(dir) })
+	var noFlags []string
+	dir, err := cachedFolder(noFlags, func(dir string) error { return build(dir, noFlags) })
 	if err != nil {
 		return "", "", err
 	}
@@ -36,8 +38,8 @@ const (
 	ncclName = "libnccl.so.2"
 )
 
-// cachedFolder returns the cache folder of the libraries built with flags. If it does not exist,
-// cachedFolder creates it and calls fill to write the contents.
+// cachedFolder returns the cache folder for the flags and all sources. If it does not exist,
+// cachedFolder creates it and calls fill to compile the libraries there.
 func cachedFolder(
 	flags []string, fill func(dir string) error, extraSources ...fs.FS,
 ) (string, error) {
@@ -56,7 +58,7 @@ func cachedFolder(
 }
 
 // build compiles both libraries in dir, and the kernels as part of libcuda.so.1.
-func build(dir string, flags ...string) error {
+func build(dir string, flags []string) error {
 	if err := unpack(dir, sources); err != nil {
 		return fmt.Errorf("unpacking the software GPU: %w", err)
 	}
@@ -65,12 +67,13 @@ func build(dir string, flags ...string) error {
 		return fmt.Errorf("unpacking the software GPU: %w", err)
 	}
 
-	object, err := compileKernels(dir, flags)
+	kernelObject, err := compileKernels(dir, flags)
 	if err != nil {
 		return err
 	}
 
-	if err := compile(dir, "cuda", cudaName, append([]string{object}, flags...)); err != nil {
+	linkKernels := []string{kernelObject}
+	if err := compile(dir, "cuda", cudaName, append(linkKernels, flags...)); err != nil {
 		return err
 	}
 
@@ -100,6 +103,8 @@ func unpack(dir string, source embed.FS) error {
 	})
 }
 
+func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
+
 // compile compiles the C files of dir/src/folder to a library in dir.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
@@ -107,7 +112,7 @@ func compile(dir, folder, library string, flags []string) error {
 		return fmt.Errorf("listing the sources of %s: %w", folder, err)
 	}
 
-	// The linker needs libraries after the sources that use them, so flags are last.
+	// The linker finds only libraries that follow the sources, so flags are last.
 	args := slices.Concat([]string{
 		"-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden",
 		"-Wall", "-Wextra", "-Werror", "-Wl,-soname," + library, "-o", filepath.Join(dir, library),
@@ -116,20 +121,97 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// runCompiler returns the standard output of a compiler, which keeps temporary files in dir unless
-// dir is empty. Error messages contain part, a name for the compiled code.
-func runCompiler(dir, part, compiler string, args []string) (string, error) {
+// kernelMark replaces the keyword KERNEL in preprocessed sources.
+const kernelMark = "SOFTGPU_KERNEL"
+
+// compileKernels compiles all kernels and a generated table of their names to an object file, whose
+// path it returns. Macros generate most names, so the table comes from preprocessed sources.
+func compileKernels(dir string, flags []string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
+	if err != nil {
+		return "", fmt.Errorf("listing the kernels: %w", err)
+	}
+
+	includes := includesOf(files)
+	list := filepath.Join(dir, "list.cc")
+	if err := os.WriteFile(list, []byte(includes), 0o644); err != nil {
+		return "", fmt.Errorf("listing the kernels: %w", err)
+	}
+
+	preprocessed, err := runCompiler(dir, "kernels", "g++",
+		slices.Concat(kernelFlags(dir), []string{"-E", "-P", "-DKERNEL=" + kernelMark, list}))
+	if err != nil {
+		return "", err
+	}
+
+	kernelsAndTable := filepath.Join(dir, "table.cc")
+	source := includes + tableOf(preprocessed)
+	if err := os.WriteFile(kernelsAndTable, []byte(source), 0o644); err != nil {
+		return "", fmt.Errorf("writing the table of kernels: %w", err)
+	}
+
+	object := filepath.Join(dir, "kernels.o")
+	_, err = runCompiler(dir, "kernels", "g++",
+		slices.Concat(kernelFlags(dir), flags, []string{"-c", "-o", object, kernelsAndTable}))
+	return object, err
+}
+
+func kernelFlags(dir string) []string {
+	emulatedDevice := filepath.Join(dir, "src", "gpu")
+	kernelHeaders := filepath.Join(kernelsIn(dir), "src")
+	return []string{
+		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-fno-exceptions", "-fno-rtti",
+		"-fvisibility=hidden",
+		"-w",                                 // no warnings, which builds for GPUs report
+		"-ffp-contract=off",                  // no fused multiply-add, as on the device
+		"-fno-math-errno",                    // Device functions such as sqrt do not set errno.
+		"-fsanitize=alignment",               // Misaligned accesses fail, as on the device.
+		"-fsanitize-undefined-trap-on-error", // A misaligned access kills the process.
+		"-I" + emulatedDevice,                // its device.h hides the one of kernelHeaders
+		"-I" + kernelHeaders,
+	}
+}
+
+func includesOf(files []string) string {
+	var b strings.Builder
+	for _, file := range files {
+		fmt.Fprintf(&b, "#include <%s>\n", filepath.Base(file))
+	}
+
+	return b.String()
+}
+
+// markedName matches the start of a definition, such as "SOFTGPU_KERNEL bulk_sum_f32_2(".
+var markedName = regexp.MustCompile(`\b` + kernelMark + `\s+(\w+)\s*\(`)
+
+// tableOf returns the C++ source of a table of all kernels in a preprocessed source.
+func tableOf(preprocessed string) string {
+	var b strings.Builder
+	b.WriteString("#include <table.h>\nconst gpu_kernel gpu_kernels[] = {\n")
+	kernels := markedName.FindAllStringSubmatch(preprocessed, -1)
+	for _, kernel := range kernels {
+		name := kernel[1]
+		fmt.Fprintf(&b, "\tENTRY(%s),\n", name)
+	}
+
+	fmt.Fprintf(&b, "};\nconst size_t gpu_kernel_count = %d;\n", len(kernels))
+	return b.String()
+}
+
+// runCompiler returns the standard output of a compiler. Errors contain what, a name for the
+// compiled code. Temporary files are in tempDir, or in the default folder if tempDir is "".
+func runCompiler(tempDir, what, compiler string, args []string) (string, error) {
 	command := exec.Command(compiler, args...)
-	if dir != "" {
-		// If the compiler is killed, removing dir also removes its temporary files.
-		command.Env = append(os.Environ(), "TMPDIR="+dir)
+	if tempDir != "" {
+		// Removing tempDir also removes files of a killed compiler.
+		command.Env = append(os.Environ(), "TMPDIR="+tempDir)
 	}
 
 	var stdout, stderr strings.Builder
 	command.Stdout = &stdout
 	command.Stderr = &stderr
 	if err := command.Run(); err != nil {
-		return "", fmt.Errorf("compiling %s: %w\n%s", part, err, strings.TrimSpace(stderr.String()))
+		return "", fmt.Errorf("compiling %s: %w\n%s", what, err, strings.TrimSpace(stderr.String()))
 	}
 
 	return stdout.String(), nil

@@ -240,7 +240,7 @@ func removeUnlocked(name string) {
 // buildCode is the code that compiles the libraries. It is embedded so that a change of it also
 // changes the keys.
 //
-//go:embed build.go kernel.go
+//go:embed build.go
 var buildCode embed.FS
 
 // keyOf returns a hash of everything that determines compiled libraries: the versions of the
@@ -249,9 +249,8 @@ func keyOf(flags []string, sources ...fs.FS) (string, error) {
 	hash := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {
 		for _, option := range []string{"--version", "-dumpmachine"} {
-			const defaultFolder = "" // for temporary files
-			part := compiler         // named in an error
-			output, err := runCompiler(defaultFolder, part, compiler, []string{option})
+			const defaultTempDir = ""
+			output, err := runCompiler(defaultTempDir, compiler, compiler, []string{option})
 			if err != nil {
 				return "", err
 			}

@@ -44,7 +44,7 @@ func (l *libraries) make() (err error) {
 			err = errors.Join(err, readErr, os.WriteFile(filepath.Join(target, name), text, 0o644))
 		}
 
-		if err := errors.Join(err, build(dir, l.flags...)); err != nil {
+		if err := errors.Join(err, build(dir, l.flags)); err != nil {
 			return err
 		}
 
@@ -283,7 +283,7 @@ func TestOnlyRankZeroLogs(t *testing.T) {
 }
 
 func TestBuildErrorContainsCompilerOutput(t *testing.T) {
-	err := build(t.TempDir(), "-fno-such-thing")
+	err := build(t.TempDir(), []string{"-fno-such-thing"})
 	if err == nil || !strings.Contains(err.Error(), "compiling kernels: ") ||
 		!strings.Contains(err.Error(), "-fno-such-thing") {
 		t.Errorf("got %v, want an error with the output of the compiler", err)
