@@ -18,24 +18,16 @@ import (
 // After Close, Enter returns false. When Empty returns true, the memory can be unmapped. The zero
 // Gate is open. A Gate must not be copied.
 //
-// The goroutine that makes most calls becomes the owner of a bias. It counts its calls in the bias
-// with plain instead of atomic instructions. Closing the gate ends the bias:
-//
-//	owner, in Enter                  closing goroutine
-//	increments bias.busy             sets Gate.bias to nil
-//	checks that Gate.bias is set     makes every processor execute a memory barrier
-//	                                 waits until bias.busy is 0
-//
-// If the check precedes the barrier, the increment is visible after the barrier. Otherwise, the
-// check finds nil, and the owner decrements busy again.
+// A goroutine that often enters without calls by others becomes the owner of a bias, until another
+// goroutine becomes the owner or closes the gate.
 type Gate struct {
-	bias          atomic.Pointer[bias] // nil if the gate has no bias
-	unbiasedCount atomic.Int64         // calls of other goroutines, plus closedUnit for each Close
-	lastUnbiased  atomic.Uintptr       // goroutine of the last call that unbiasedCount counted
-	repeatCount   atomic.Int32         // consecutive calls by lastUnbiased, after the first
+	currentBias   atomic.Pointer[bias] // nil if the gate has no owner
+	unbiasedCount atomic.Int64         // calls without a bias, plus closedUnit for each Close
+	lastUnbiased  atomic.Uintptr       // goroutine that last entered without a bias
+	repeatCount   atomic.Int32         // number of repetitions by lastUnbiased
 
-	biasMu     sync.Mutex // held while the bias changes
-	latestBias *bias      // may still count calls after bias is nil; guarded by biasMu
+	biasMu     sync.Mutex // guards latestBias and stores to currentBias
+	latestBias *bias      // may count calls that run after the bias has ended
 }
 
 const (
@@ -48,14 +40,8 @@ const (
 
 // Pass is the result of Gate.Enter that the caller passes to Gate.Leave.
 type Pass struct {
-	bias *bias // counts the call; nil if Gate.unbiasedCount counts it
+	bias *bias // counts the call; nil if the goroutine was not the owner
 }
-
-// Goroutine identifies a running goroutine.
-type Goroutine uintptr
-
-// Self returns the running goroutine.
-func Self() Goroutine { return Goroutine(goroutine()) }
 
 // Enter begins a call, or returns false if the gate is closed. The same goroutine must call Leave.
 // A goroutine may enter again before it leaves.
@@ -69,16 +55,22 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterUnbiased()
 }
 
-// EnterAs is a faster, inlinable Enter for the owner. It returns the zero Pass if the running
-// goroutine, me, is not the owner. The caller must then call Enter.
+// Goroutine identifies a running goroutine.
+type Goroutine uintptr
+
+// Self returns the running goroutine.
+func Self() Goroutine { return Goroutine(goroutine()) }
+
+// EnterAs is the inlinable part of Enter. It begins a call only if me, the running goroutine, is the
+// owner. Otherwise, it returns the zero Pass, and the caller must call Enter.
 func (g *Gate) EnterAs(me Goroutine) Pass {
-	b := g.bias.Load()
+	b := g.currentBias.Load()
 	if b == nil || b.owner != uintptr(me) {
 		return Pass{}
 	}
 
 	b.busy++
-	if g.bias.Load() != b { // Another goroutine has just ended the bias.
+	if g.currentBias.Load() != b { // Another goroutine has just ended the bias.
 		b.busy--
 		return Pass{}
 	}
@@ -96,8 +88,29 @@ func (g *Gate) Leave(pass Pass) {
 	g.unbiasedCount.Add(-1)
 }
 
-// enterUnbiased begins a call of a goroutine that is not the owner. It makes the goroutine the
-// owner after gateOwnerThreshold repetitions without calls by others.
+// Close closes the gate without waiting for calls.
+func (g *Gate) Close() {
+	g.unbiasedCount.Add(closedUnit)
+	g.biasMu.Lock()
+	defer g.biasMu.Unlock()
+	g.endBias()
+}
+
+// Open undoes one Close. The gate is open when every Close has been undone.
+func (g *Gate) Open() { g.unbiasedCount.Add(-closedUnit) }
+
+// Closed reports whether the gate is closed.
+func (g *Gate) Closed() bool { return g.unbiasedCount.Load() >= closedUnit }
+
+// Empty reports whether all calls have ended. Call it only after Close.
+func (g *Gate) Empty() bool {
+	g.biasMu.Lock()
+	defer g.biasMu.Unlock()
+	unbiasedCalls := g.unbiasedCount.Load() % closedUnit
+	return unbiasedCalls == 0 && g.isOwnerIdle()
+}
+
+// enterUnbiased begins a call of a goroutine that is not the owner but may become it.
 func (g *Gate) enterUnbiased() (Pass, bool) {
 	count := g.unbiasedCount.Add(1)
 	isClosed := count >= closedUnit
@@ -118,8 +131,8 @@ func (g *Gate) enterUnbiased() (Pass, bool) {
 	return Pass{}, true
 }
 
-// setOwner makes a goroutine the owner unless the gate is closed, the bias is being changed, or the
-// current owner is in a call.
+// setOwner makes a goroutine the owner. It does nothing if the gate is closed, another goroutine is
+// changing the owner, or the current owner is in a call.
 func (g *Gate) setOwner(owner uintptr) {
 	if !enableBarrier() || !g.biasMu.TryLock() {
 		return
@@ -135,42 +148,21 @@ func (g *Gate) setOwner(owner uintptr) {
 		g.latestBias = &bias{owner: owner}
 	}
 
-	g.bias.Store(g.latestBias)
+	// The current owner keeps its bias if it is in a call.
+	g.currentBias.Store(g.latestBias)
 }
 
-// endBias ends the bias. Afterwards, the owner begins no call in it, and latestBias.busy counts all
-// earlier ones that still run. The caller must hold biasMu.
+// endBias ends the bias, if any: latestBias cannot begin to count another call. The caller must hold
+// biasMu.
 func (g *Gate) endBias() {
-	if g.bias.Load() != nil {
-		g.bias.Store(nil)
+	if g.currentBias.Load() != nil {
+		g.currentBias.Store(nil)
 		barrier()
 	}
 }
 
-// isOwnerIdle reports whether the latest owner, if any, has left all its calls. The caller must
-// hold biasMu and have called endBias.
+// isOwnerIdle reports whether latestBias counts no calls. The caller must hold biasMu and have
+// called endBias.
 func (g *Gate) isOwnerIdle() bool {
 	return g.latestBias == nil || atomic.LoadUint32(&g.latestBias.busy) == 0
-}
-
-// Close closes the gate without waiting for calls. Each Close needs an Open to undo it.
-func (g *Gate) Close() {
-	g.unbiasedCount.Add(closedUnit)
-	g.biasMu.Lock()
-	defer g.biasMu.Unlock()
-	g.endBias()
-}
-
-// Open undoes one Close. The gate is open when every Close has been undone.
-func (g *Gate) Open() { g.unbiasedCount.Add(-closedUnit) }
-
-// Closed reports whether the gate is closed.
-func (g *Gate) Closed() bool { return g.unbiasedCount.Load() >= closedUnit }
-
-// Empty reports whether all calls have ended. Call it only after Close.
-func (g *Gate) Empty() bool {
-	g.biasMu.Lock()
-	defer g.biasMu.Unlock()
-	unbiasedCalls := g.unbiasedCount.Load() % closedUnit
-	return unbiasedCalls == 0 && g.isOwnerIdle()
 }

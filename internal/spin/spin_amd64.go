@@ -2,7 +2,10 @@
 
 package spin
 
-import "unsafe"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // StoreRelease64 stores v in *p with release order.
 //
@@ -23,6 +26,13 @@ func LoadAcquire64(p *uint64) uint64
 //
 //go:noescape
 func LoadAcquire32(p *uint32) uint32
+
+// Publish64 stores v for concurrent readers in this process. There must be only one writer at a
+// time. A reader that loads v sees all earlier stores.
+func Publish64(p *atomic.Uint64, v uint64) { *(*uint64)(unsafe.Pointer(p)) = v }
+
+// Publish is like Publish64, but for a pointer.
+func Publish[T any](p *atomic.Pointer[T], v *T) { *(**T)(unsafe.Pointer(p)) = v }
 
 // Pause executes n PAUSE instructions of 40 to 140 cycles each.
 func Pause(n uint32)

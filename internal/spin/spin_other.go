@@ -1,5 +1,7 @@
 //go:build !amd64 || race
 
+// The race detector does not see accesses by assembly.
+
 package spin
 
 import (
@@ -7,20 +9,24 @@ import (
 	"unsafe"
 )
 
-// This file replaces the assembly of amd64 on other processors, and under the race detector, which
-// does not see accesses by assembly.
-
 // StoreRelease64 stores v in *p with release order: earlier stores become visible first.
 func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
 // StoreRelease32 stores v in *p with release order.
 func StoreRelease32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
 
-// LoadAcquire64 loads *p with acquire order: no later load happens before it.
+// LoadAcquire64 loads *p with acquire order: later loads stay after it.
 func LoadAcquire64(p *uint64) uint64 { return atomic.LoadUint64(p) }
 
 // LoadAcquire32 loads *p with acquire order.
 func LoadAcquire32(p *uint32) uint32 { return atomic.LoadUint32(p) }
+
+// Publish64 stores v for concurrent readers in this process. There must be only one writer at a
+// time. A reader that loads v sees all earlier stores.
+func Publish64(p *atomic.Uint64, v uint64) { p.Store(v) }
+
+// Publish is like Publish64, but for a pointer.
+func Publish[T any](p *atomic.Pointer[T], v *T) { p.Store(v) }
 
 // Pause spins for a short time, proportional to n.
 func Pause(n uint32) {
@@ -31,8 +37,8 @@ func Pause(n uint32) {
 	}
 }
 
-// Until64 polls *p until the value is want. After tightPolls polls without pauses and pausedPolls
-// polls with pauses, it gives up and returns false.
+// Until64 polls until *p is want, first without pauses and then with a pause after each poll. It
+// returns false if no poll finds want.
 func Until64(p *uint64, want uint64, tightPolls, pausedPolls uint32) bool {
 	for range tightPolls {
 		if atomic.LoadUint64(p) == want {
@@ -70,8 +76,8 @@ func UntilAtLeast64(p *uint64, want uint64, tightPolls, pausedPolls uint32) bool
 	return false
 }
 
-// PutLine writes a message to the cache line at dst: first the n bytes at src, at most LinePayload,
-// then digest, and finally seq with release order. The rest of the line does not change.
+// PutLine writes a message to the line at dst (see LineBytes): n bytes of payload from src, at most
+// LinePayload, then digest, and finally seq, with release order.
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) {
 	const (
 		digestOffset  = 8 // seq has offset 0
