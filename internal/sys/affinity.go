@@ -1,7 +1,10 @@
 package sys
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,6 +31,28 @@ func Affinity() ([]int, error) {
 // goroutine must be locked to the thread.
 func SetAffinity(processor int) error {
 	return bind(unix.Gettid(), processor)
+}
+
+// BindProcess binds all threads of this process to one processor.
+func BindProcess(processor int) error {
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return fmt.Errorf("listing the threads of this process: %w", err)
+	}
+
+	for _, t := range threads {
+		id, err := strconv.Atoi(t.Name())
+		if err != nil {
+			continue
+		}
+
+		// The thread may have exited since it was listed.
+		if err := bind(id, processor); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // bind binds a thread of this process to one processor.

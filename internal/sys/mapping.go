@@ -9,46 +9,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is an address range, either mapped shared memory or a reservation without memory. For
-// example, a pool reserves 1 GiB of addresses so that its memory can grow:
+// Mapping is an address range, either mapped shared memory or a reservation without memory. A pool
+// reserves 1 GiB of addresses so that its memory can grow:
 //
 //	reservation, err := Reserve(1<<30, PageSize)
 //	first, err := reservation.MapAt(0, file1, 2<<20)      // memory at the first 2 MiB
 //	second, err := reservation.MapAt(2<<20, file2, 4<<20) // memory at the next 4 MiB
-//	err = second.Close()                                  // reserves its 4 MiB again
+//	err = second.Close()                                  // the 4 MiB are reserved again
 type Mapping struct {
 	base          unsafe.Pointer // first address; nil after Close or Keep
 	bytes         int64          // length of the range
-	inReservation bool           // created by MapAt: Close reserves the range again
-	origin        origin         // stack of the creator; empty without the build tag invariants
+	inReservation bool           // created by MapAt
+	origin        origin         // where it was created, if built with the tag invariants
 }
 
 // Reserve reserves a range of addresses that starts at a multiple of align, a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
 	const noExtraFlags = 0
-	reserved, err := reserveAddresses(nil, bytes+align, noExtraFlags) // room to align
+	reserved, err := reserveAddresses(nil, bytes+align, noExtraFlags)
 	if err != nil {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
 
-	// Unmap the addresses before and after the aligned range. If this fails, they stay reserved.
+	// If unmap fails, the addresses before and after the aligned range stay reserved.
 	bytesBefore := int64(-uintptr(reserved) & uintptr(align-1))
 	bytesAfter := align - bytesBefore
 	base := unsafe.Add(reserved, bytesBefore)
 	unmap(reserved, bytesBefore)
 	unmap(unsafe.Add(base, bytes), bytesAfter)
-	const inReservation = false
-	return newMapping(base, bytes, inReservation), nil
+	return newMapping(base, bytes), nil
 }
 
-// reserveAddresses maps inaccessible pages and returns their address. The kernel chooses the
-// address unless extraFlags contain MAP_FIXED or MAP_FIXED_NOREPLACE.
-func reserveAddresses(
-	address unsafe.Pointer, bytes int64, extraFlags int,
-) (unsafe.Pointer, error) {
-	const noFile = -1
-	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | extraFlags
-	return mmap(address, bytes, unix.PROT_NONE, flags, noFile, 0)
+func newMapping(base unsafe.Pointer, bytes int64) *Mapping {
+	m := &Mapping{base: base, bytes: bytes}
+	m.origin.record(m)
+	return m
 }
 
 // MapAt maps the first bytes of a shared file at an offset of the reservation. The new Mapping must
@@ -62,12 +57,13 @@ func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error)
 	base := unsafe.Add(m.base, offset)
 	const fileOffset = 0
 	if err := mapFixed(base, f, fileOffset, bytes); err != nil {
-		reserveAgain(base, bytes) // After a failure, the reservation has a hole.
+		reserveAgain(base, bytes)
 		return nil, err
 	}
 
-	const inReservation = true
-	return newMapping(base, bytes, inReservation), nil
+	mapped := newMapping(base, bytes)
+	mapped.inReservation = true
+	return mapped, nil
 }
 
 // Map maps part of a shared file for reading and writing, at an address aligned to PageSize.
@@ -82,41 +78,13 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 		return m, nil
 	}
 
-	isReserved := reserveAgain(m.base, bytes)
-	if isReserved {
+	canUnmap := reserveAgain(m.base, bytes)
+	if canUnmap {
 		closeErr := m.Close()
 		err = errors.Join(err, closeErr)
 	}
 
 	return nil, err
-}
-
-// mapFixed maps a part of a file at base and replaces earlier mappings. After a failure, the range
-// may be unmapped.
-func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
-	_, err := mmap(base, bytes, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_SHARED|unix.MAP_FIXED, int(f.Fd()), offset)
-	if err != nil {
-		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
-	}
-
-	// Huge pages cause fewer page faults. Ignore the error, because normal pages work too.
-	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
-	return nil
-}
-
-// reserveAgain reserves a range that a failed mapFixed may have unmapped. If it returns false, the
-// range may belong to another thread, and the caller must neither use nor unmap it.
-func reserveAgain(base unsafe.Pointer, bytes int64) bool {
-	// MAP_FIXED_NOREPLACE fails instead of replacing memory of another thread.
-	_, err := reserveAddresses(base, bytes, unix.MAP_FIXED_NOREPLACE)
-	return err == nil
-}
-
-func newMapping(base unsafe.Pointer, bytes int64, inReservation bool) *Mapping {
-	m := &Mapping{base: base, bytes: bytes, inReservation: inReservation}
-	m.origin.record(m)
-	return m
 }
 
 // Base returns the first address.
@@ -151,7 +119,7 @@ func (m *Mapping) Protect(allowAccess bool) error {
 }
 
 // Shrink shortens a reservation to a number of bytes, rounded up to a multiple of PageSize. It does
-// nothing if the reservation is already closed or short enough.
+// nothing if the reservation is closed or short enough.
 func (m *Mapping) Shrink(bytes int64) error {
 	newBytes := (bytes + PageSize - 1) &^ (PageSize - 1)
 	isClosed := m.base == nil
@@ -174,7 +142,8 @@ func (m *Mapping) Keep() {
 	m.base = nil
 }
 
-// ErrUnmapped is returned by a second Close, which panics with the build tag invariants.
+// ErrUnmapped is returned by a second Close. With the build tag invariants, the Close panics
+// instead.
 var ErrUnmapped = errors.New("the mapping is already closed")
 
 // Close unmaps the range, or reserves it again if MapAt created it.
@@ -191,9 +160,41 @@ func (m *Mapping) Close() error {
 		return unmap(base, m.bytes)
 	}
 
-	// MAP_FIXED replaces the mapping atomically, so that no other thread can use the range.
+	// MAP_FIXED replaces the memory atomically: no other thread can map something there in between.
 	_, err := reserveAddresses(base, m.bytes, unix.MAP_FIXED)
 	return err
+}
+
+// mapFixed maps a part of a file at base and replaces earlier mappings. A failure may leave the
+// range unmapped.
+func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
+	_, err := mmap(base, bytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_FIXED, int(f.Fd()), offset)
+	if err != nil {
+		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
+	}
+
+	// Huge pages are faster, but normal pages work too.
+	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
+	return nil
+}
+
+// reserveAgain reserves a range that a failed mapFixed may have unmapped. If it returns false, the
+// caller must not unmap the range, which may belong to another thread.
+func reserveAgain(base unsafe.Pointer, bytes int64) bool {
+	// MAP_FIXED_NOREPLACE fails instead of replacing memory of another thread.
+	_, err := reserveAddresses(base, bytes, unix.MAP_FIXED_NOREPLACE)
+	return err == nil
+}
+
+// reserveAddresses maps inaccessible pages and returns their address. The kernel chooses the
+// address unless extraFlags contain MAP_FIXED or MAP_FIXED_NOREPLACE.
+func reserveAddresses(
+	address unsafe.Pointer, bytes int64, extraFlags int,
+) (unsafe.Pointer, error) {
+	const noFile = -1
+	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | extraFlags
+	return mmap(address, bytes, unix.PROT_NONE, flags, noFile, 0)
 }
 
 func mmap(
@@ -213,33 +214,4 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 	}
 
 	return nil
-}
-
-// IsReadable returns false if a load from an address of this process would fault. It returns true
-// if the system does not permit the check.
-func IsReadable(address uintptr) bool {
-	var buffer [1]byte
-	destination := []unix.Iovec{{Base: &buffer[0], Len: 1}}
-	source := []unix.RemoteIovec{{Base: address, Len: 1}}
-	// For an invalid address, this system call returns EFAULT instead of raising a signal.
-	_, err := unix.ProcessVMReadv(unix.Getpid(), destination, source, 0)
-	return !errors.Is(err, unix.EFAULT)
-}
-
-// FreePages frees the whole pages in a range of shared memory, and returns the number of freed
-// bytes. All processes that map the pages then read zeros.
-func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
-	pageBytes := int64(os.Getpagesize())
-	bytesBefore := int64(-uintptr(base) & uintptr(pageBytes-1)) // before the first whole page
-	freedBytes := (bytes - bytesBefore) &^ (pageBytes - 1)      // rounded down to whole pages
-	if freedBytes <= 0 {
-		return 0, nil
-	}
-
-	pages := unsafe.Slice((*byte)(unsafe.Add(base, bytesBefore)), freedBytes)
-	if err := unix.Madvise(pages, unix.MADV_REMOVE); err != nil {
-		return 0, fmt.Errorf("freeing %d bytes of shared memory: %w", freedBytes, err)
-	}
-
-	return freedBytes, nil
 }

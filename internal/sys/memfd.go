@@ -4,15 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size of a huge page in bytes.
+// PageSize is the size of a huge page, 2 MiB.
 const PageSize = 2 << 20
 
-// Memfd creates a memory file, see memfd_create(2), of normal pages. The kernel allocates pages on
-// their first access, and may combine them into transparent huge pages.
+// Memfd creates a memory file of normal pages, see memfd_create(2). The kernel allocates a page on
+// its first access, and may combine pages into transparent huge pages.
 func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
@@ -25,7 +26,7 @@ func HugeMemfd(name string, bytes int64) (*os.File, error) {
 		return nil, err
 	}
 
-	// Without a reservation, an access kills the process with SIGBUS if the pool is empty.
+	// An access to a page that is not reserved may find the pool empty and cause SIGBUS.
 	if err := reserveHugePages(f, bytes); err != nil {
 		f.Close()
 		return nil, err
@@ -50,7 +51,7 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 }
 
 // reserveHugePages reserves all pages of a file, or fails if the pool has too few. The kernel
-// reserves them in mmap, and keeps them reserved after munmap.
+// reserves them in mmap, and munmap does not undo this.
 func reserveHugePages(f *os.File, bytes int64) error {
 	const protection = unix.PROT_READ | unix.PROT_WRITE
 	base, err := mmap(nil, bytes, protection, unix.MAP_SHARED, int(f.Fd()), 0)
@@ -92,16 +93,34 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// Refill allocates the huge pages of the first bytes of a file after a Discard. After an error,
-// such as too few free pages, none of them is allocated. Refill does nothing for normal pages,
-// which the kernel allocates on access.
+// FreePages frees the whole pages in a range of shared memory, and returns the number of freed
+// bytes. All processes that map the pages then read zeros.
+func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
+	pageBytes := int64(os.Getpagesize())
+	bytesBefore := int64(-uintptr(base) & uintptr(pageBytes-1)) // before the first whole page
+	freedBytes := (bytes - bytesBefore) &^ (pageBytes - 1)      // rounded down to whole pages
+	if freedBytes <= 0 {
+		return 0, nil
+	}
+
+	pages := unsafe.Slice((*byte)(unsafe.Add(base, bytesBefore)), freedBytes)
+	if err := unix.Madvise(pages, unix.MADV_REMOVE); err != nil {
+		return 0, fmt.Errorf("freeing %d bytes of shared memory: %w", freedBytes, err)
+	}
+
+	return freedBytes, nil
+}
+
+// Refill allocates the huge pages of the first bytes of a file, which Discard has freed. After an
+// error, such as too few free pages, the file has no pages there. Refill does nothing for normal
+// pages, which the kernel allocates on access.
 func Refill(f *os.File, bytes int64) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
 		return fmt.Errorf("measuring shared memory: %w", err)
 	}
 
-	hasHugePages := status.Blksize >= PageSize
+	hasHugePages := status.Blksize >= PageSize // Blksize is the page size of a memory file.
 	if !hasHugePages {
 		return nil
 	}
@@ -109,7 +128,7 @@ func Refill(f *os.File, bytes int64) error {
 	return allocatePages(f, bytes)
 }
 
-// allocatePages allocates all pages of the first bytes of a file, or none after an error.
+// allocatePages allocates all pages of the first bytes of a file. After an error, it frees them.
 func allocatePages(f *os.File, bytes int64) error {
 	const (
 		allocate = 0 // mode of fallocate
@@ -117,7 +136,6 @@ func allocatePages(f *os.File, bytes int64) error {
 	)
 	if err := retryFallocate(f, allocate, offset, bytes); err != nil {
 		err = fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)
-		// The kernel keeps pages that it allocated before the failure.
 		discardErr := Discard(f, offset, bytes)
 		return errors.Join(err, discardErr)
 	}
@@ -128,8 +146,8 @@ func allocatePages(f *os.File, bytes int64) error {
 // fallocate is a variable so that tests can replace it.
 var fallocate = unix.Fallocate
 
-// retryFallocate calls fallocate until no signal interrupts it, such as the signal with which Go
-// preempts goroutines.
+// retryFallocate repeats fallocate while signals interrupt it, such as those with which Go preempts
+// goroutines.
 func retryFallocate(f *os.File, mode uint32, offset, bytes int64) error {
 	for {
 		err := fallocate(int(f.Fd()), mode, offset, bytes)

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -20,18 +21,16 @@ func Pidfd(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if pidfd is closed
-// or its read deadline passes.
+// AwaitEnd waits until the process of a Pidfd has exited. It returns an error if pidfd is closed or
+// the deadline set by pidfd.SetReadDeadline passes.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
 
-	// Read waits in the runtime's poller until isReadable returns true. A blocking system call would
-	// occupy an operating-system thread.
-	err = raw.Read(isReadable)
-	if err != nil {
+	// Read waits in the runtime's poller until hasInput returns true, and occupies no thread.
+	if err := raw.Read(hasInput); err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
 
@@ -46,12 +45,12 @@ func HasEnded(pidfd *os.File) bool {
 	}
 
 	hasEnded := false
-	err = raw.Control(func(fd uintptr) { hasEnded = isReadable(fd) })
+	err = raw.Control(func(fd uintptr) { hasEnded = hasInput(fd) })
 	return err == nil && hasEnded
 }
 
-// isReadable reports whether a descriptor is readable now.
-func isReadable(fd uintptr) bool {
+// hasInput reports whether a read from a descriptor would not block.
+func hasInput(fd uintptr) bool {
 	const noWait = 0
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
@@ -63,7 +62,7 @@ func isReadable(fd uintptr) bool {
 	}
 }
 
-// IsStopped reports whether a debugger or a signal such as SIGSTOP has stopped a process. IsStopped
+// IsStopped reports whether a debugger or a signal such as SIGSTOP has stopped a process. It
 // returns false if it cannot read the state.
 func IsStopped(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -73,9 +72,9 @@ func IsStopped(pid int) bool {
 
 	// The format is "PID (NAME) STATE ...". NAME may contain parentheses.
 	nameEnd := bytes.LastIndexByte(stat, ')')
-	state := stat[nameEnd+1:]
-	isStoppedBySignal := bytes.HasPrefix(state, []byte(" T"))
-	isStoppedByDebugger := bytes.HasPrefix(state, []byte(" t"))
+	afterName := stat[nameEnd+1:]
+	isStoppedBySignal := bytes.HasPrefix(afterName, []byte(" T"))
+	isStoppedByDebugger := bytes.HasPrefix(afterName, []byte(" t"))
 	return isStoppedBySignal || isStoppedByDebugger
 }
 
@@ -93,10 +92,10 @@ func Memory() (int64, error) {
 
 // BootID returns a random ID that the kernel chooses at boot. All containers on a machine see the
 // same ID.
-func BootID() (string, error) { return readID("/proc/sys/kernel/random/boot_id") }
+func BootID() (string, error) { return readBootID("/proc/sys/kernel/random/boot_id") }
 
-// readID returns the nonempty ID in a file.
-func readID(path string) (string, error) {
+// readBootID reads the ID from a file, which must not be empty.
+func readBootID(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("reading the machine's boot ID: %w", err)
@@ -119,6 +118,17 @@ func Namespace(kind string) (string, error) {
 	}
 
 	return id, nil
+}
+
+// IsReadable returns false if a load from an address of this process would fault. It returns true
+// if the system does not permit the check.
+func IsReadable(address uintptr) bool {
+	var buffer [1]byte
+	destination := []unix.Iovec{{Base: &buffer[0], Len: 1}}
+	source := []unix.RemoteIovec{{Base: address, Len: 1}}
+	// For an invalid address, this system call returns EFAULT instead of raising a signal.
+	_, err := unix.ProcessVMReadv(unix.Getpid(), destination, source, 0)
+	return !errors.Is(err, unix.EFAULT)
 }
 
 // Monotonic returns the machine's monotonic clock in nanoseconds, or 0 after an error.

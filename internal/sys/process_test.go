@@ -117,8 +117,8 @@ func TestEmptyIDFileIsAnError(t *testing.T) {
 	for _, text := range []string{"", "\n"} {
 		path := filepath.Join(t.TempDir(), "boot_id")
 		check(t, os.WriteFile(path, []byte(text), 0o600))
-		if id, err := readID(path); err == nil {
-			t.Errorf("readID of a file that contains %q = %q, want an error", text, id)
+		if id, err := readBootID(path); err == nil {
+			t.Errorf("readBootID of a file that contains %q = %q, want an error", text, id)
 		}
 	}
 }

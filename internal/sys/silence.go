@@ -11,21 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// By default, a TCP connection fails only minutes after the other machine has lost power. The
-// functions in this file reduce this time to 5 s:
-//
-//   - Keep-alive probes end an idle connection.
-//   - TCP_USER_TIMEOUT ends a connection with unacknowledged data, on which the kernel sends no
-//     probes.
+// SilenceLimit is the time after which a TCP connection fails if the other machine is silent, for
+// example after a power failure. By default, the kernel waits for minutes.
+const SilenceLimit = 5 * time.Second
 
-const (
-	// SilenceLimit is the time after which a TCP connection to a silent machine fails.
-	SilenceLimit = 5 * time.Second
-	// probeInterval is the time between probes, and the longest time between retransmissions.
-	probeInterval = time.Second
-	// tcpRTOMaxMs is the socket option TCP_RTO_MAX_MS of Linux 6.15 and later.
-	tcpRTOMaxMs = 44
-)
+// probeInterval is the time between keep-alive probes, which the kernel sends on idle connections.
+const probeInterval = time.Second
 
 var keepAlive = net.KeepAliveConfig{
 	Enable:   true,
@@ -34,8 +25,7 @@ var keepAlive = net.KeepAliveConfig{
 	Count:    int(SilenceLimit / probeInterval), // unanswered probes that end the connection
 }
 
-// Dialer returns a dialer for TCP and Unix sockets. The TCP connections that it opens fail after
-// SilenceLimit without an answer from the other machine.
+// Dialer returns a dialer for TCP and Unix sockets. It applies SilenceLimit to TCP connections.
 func Dialer() *net.Dialer {
 	control := func(network, _ string, conn syscall.RawConn) error {
 		isTCP := strings.HasPrefix(network, "tcp") // such as "tcp4"
@@ -48,8 +38,7 @@ func Dialer() *net.Dialer {
 	return &net.Dialer{KeepAliveConfig: keepAlive, Control: control}
 }
 
-// DetectSilence makes a TCP connection fail after SilenceLimit without an answer from the other
-// machine. It ignores other types of connections.
+// DetectSilence applies SilenceLimit to a connection, unless it does not use TCP.
 func DetectSilence(conn net.Conn) error {
 	tcpConn, isTCP := conn.(*net.TCPConn)
 	if !isTCP {
@@ -70,13 +59,13 @@ func DetectSilence(conn net.Conn) error {
 
 // limitSilence makes a connection fail if sent data is not acknowledged within SilenceLimit.
 func limitSilence(conn syscall.RawConn) error {
+	const tcpRTOMaxMs = 44 // TCP_RTO_MAX_MS; kernels before 6.15 retransmit less often
 	limitMs := int(SilenceLimit / time.Millisecond)
-	intervalMs := int(probeInterval / time.Millisecond)
+	retransmitMs := int(probeInterval / time.Millisecond)
 	var setErr error
 	controlErr := conn.Control(func(fd uintptr) {
 		setErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, limitMs)
-		// Kernels without this option retransmit less often, which is acceptable.
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpRTOMaxMs, intervalMs)
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpRTOMaxMs, retransmitMs)
 	})
 	return errors.Join(controlErr, os.NewSyscallError("setsockopt", setErr))
 }
@@ -86,13 +75,13 @@ type Silence int
 
 // States of the other machine.
 const (
-	Answering Silence = iota // The machine has answered recently.
-	Suspect                  // The answer to the last probe is late.
-	Silent                   // The last answer came almost SilenceLimit ago.
+	Answering Silence = iota
+	Suspect           // The answer to the last probe is late.
+	Silent            // The last answer came about SilenceLimit ago.
 )
 
 // SilenceOf returns the state of the machine at the other end of a connection. It returns Answering
-// if the connection is closed or does not use TCP.
+// if the state is unknown: the connection is closed or does not use TCP.
 func SilenceOf(conn net.Conn) Silence {
 	tcpConn, isTCP := conn.(*net.TCPConn)
 	if !isTCP {
@@ -104,7 +93,7 @@ func SilenceOf(conn net.Conn) Silence {
 		return Answering
 	}
 
-	var silence time.Duration // since the last answer; 0 if it cannot be read
+	var silence time.Duration // since the last answer
 	controlErr := rawConn.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err == nil {
@@ -112,9 +101,9 @@ func SilenceOf(conn net.Conn) Silence {
 		}
 	})
 	const (
-		maxRoundTrip = probeInterval / 2
-		suspectAfter = probeInterval + maxRoundTrip // The first probe should have been answered.
-		silentAfter  = SilenceLimit - maxRoundTrip  // shortly before the connection fails
+		maxRoundTrip = probeInterval / 2 // an assumption
+		suspectAfter = probeInterval + maxRoundTrip
+		silentAfter  = SilenceLimit - maxRoundTrip
 	)
 	switch {
 	case controlErr != nil || silence < suspectAfter:

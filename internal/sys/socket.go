@@ -15,7 +15,7 @@ type Peer struct {
 	UID int // ID of the process's user
 }
 
-// PeerOf returns the process that opened the other end of a connection.
+// PeerOf returns the process at the other end of a connection when the connection was opened.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -35,8 +35,8 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends a message and the descriptor of f, see SCM_RIGHTS in unix(7). It sends only the
-// message if f is nil. SendFile does not close f.
+// SendFile sends a message and the descriptor of f, see SCM_RIGHTS in unix(7). f may be nil, and
+// stays open.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	var control []byte
 	if f != nil {
@@ -50,12 +50,12 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message and returns the file sent with it, or nil if there is none. A shorter
-// message or several files cause an error. The error is EMFILE if this process has no free
-// descriptor.
+// ReceiveFile fills message and returns the file sent with it, or nil if there is none. It returns
+// EMFILE if this process has no free descriptor, and an error if the message is shorter or came
+// with several files.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	const (
-		maxDescriptors  = 4 // more than one, to detect messages with several
+		maxDescriptors  = 4 // to detect messages with more than one
 		descriptorBytes = 4
 	)
 	control := make([]byte, unix.CmsgSpace(maxDescriptors*descriptorBytes))
@@ -69,8 +69,8 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 		return nil, err
 	}
 
-	isTruncated := flags&unix.MSG_CTRUNC != 0
-	if f == nil && isTruncated { // The kernel could not create a descriptor in this process.
+	lacksDescriptors := flags&unix.MSG_CTRUNC != 0 // The kernel could not create all of them.
+	if f == nil && lacksDescriptors {
 		return nil, fmt.Errorf("receiving a descriptor: %w", unix.EMFILE)
 	}
 
