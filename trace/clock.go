@@ -7,9 +7,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// clock measures the time since the start of a trace. It mostly reads the processor's tick counter
-// (rdtsc), which is three times as fast as reading the system clock, and reads both every 1 ms. The
-// tick length is known 5 ms after the first reading. Until then, clock reads both in every call.
+// clock measures the time since the start of a trace. Reading the processor's tick counter (rdtsc)
+// is three times as fast as reading the system clock. Once clock has measured the length of a tick,
+// it reads only ticks, except for a reading of both clocks every 1 ms.
 //
 // A clock is not safe for concurrent use.
 type clock struct {
@@ -17,7 +17,7 @@ type clock struct {
 	firstReading, latestReading clockReading
 
 	tickLength           uint64 // in units of 2^-32 ns, because a tick may be shorter than 1 ns
-	maxTicksUntilReading uint64 // since latestReading; 0 forces a reading
+	maxTicksUntilReading uint64 // after latestReading; 0 if every call of now reads both clocks
 }
 
 // clockReading is the tick counter and the system clock at about the same moment.
@@ -26,7 +26,7 @@ type clockReading struct {
 	elapsed uint64 // nanoseconds since the start of the trace
 }
 
-// now returns the nanoseconds since the start. They can decrease by a few microseconds.
+// now returns the nanoseconds since the start. A new reading may correct it back by a few us.
 func (c *clock) now() uint64 {
 	ticks := spin.Ticks() - c.latestReading.ticks
 	if ticks >= c.maxTicksUntilReading {
@@ -42,23 +42,26 @@ func (c *clock) nanoseconds(ticks uint64) uint64 {
 	return high<<32 | low>>32
 }
 
-// readSystemClock is now with a new reading.
+// readSystemClock reads both clocks and returns the nanoseconds since the start.
 func (c *clock) readSystemClock() uint64 {
 	r, isPrecise := c.readBothClocks()
 	if isPrecise {
 		c.addReading(r)
 	} else {
-		c.maxTicksUntilReading = 0 // The next call of now tries again.
+		c.maxTicksUntilReading = 0
 	}
 
 	return r.elapsed
 }
 
-// maxTicksBetweenClocks limits the error of a reading to 5 us at 1 GHz or more. This is 0.1% of
-// minMeasuredTime, so the tick length is 0.1% wrong at most, or 1 us until the next reading.
-const maxTicksBetweenClocks = 5000
+const (
+	// The tick length is measured over at least this time in nanoseconds.
+	minMeasuredTime = uint64(5 * time.Millisecond)
+	// maxTicksBetweenClocks is 5 us at 1 GHz, 0.1% of minMeasuredTime.
+	maxTicksBetweenClocks = 5000
+)
 
-// readBothClocks returns false if an interruption separated the readings of the two clocks.
+// readBothClocks reads both clocks. An interruption in between makes the reading imprecise.
 func (c *clock) readBothClocks() (r clockReading, isPrecise bool) {
 	r.ticks = spin.Ticks()
 	r.elapsed = uint64(time.Since(c.start))
@@ -92,13 +95,8 @@ func (c *clock) isUnexpected(r clockReading) bool {
 	return absDiff(expected, passed.elapsed) > maxDeviation
 }
 
-// Times in nanoseconds.
-const (
-	minMeasuredTime     = uint64(5 * time.Millisecond) // shortest time to measure tickLength
-	maxTimeUntilReading = uint64(time.Millisecond)     // between readings
-)
-
-// measureTickLength does nothing until minMeasuredTime after the first reading.
+// measureTickLength sets tickLength from the first and the latest reading, if they are at least
+// minMeasuredTime apart.
 func (c *clock) measureTickLength() {
 	passed := c.latestReading.since(c.firstReading)
 	if passed.elapsed < minMeasuredTime || passed.ticks == 0 {
@@ -107,8 +105,9 @@ func (c *clock) measureTickLength() {
 
 	fitsInUint64 := passed.elapsed>>32 < passed.ticks
 	if fitsInUint64 {
-		c.tickLength = shiftAndDivide(passed.elapsed, passed.ticks)
-		c.maxTicksUntilReading = shiftAndDivide(maxTimeUntilReading, max(c.tickLength, 1))
+		const maxTimeUntilReading = uint64(time.Millisecond)
+		c.tickLength = shift32AndDivide(passed.elapsed, passed.ticks)
+		c.maxTicksUntilReading = shift32AndDivide(maxTimeUntilReading, max(c.tickLength, 1))
 	}
 }
 
@@ -117,8 +116,8 @@ func (r clockReading) since(earlier clockReading) clockReading {
 	return clockReading{ticks: r.ticks - earlier.ticks, elapsed: r.elapsed - earlier.elapsed}
 }
 
-// shiftAndDivide returns v*2^32/divisor. It panics if the result needs more than 64 bits.
-func shiftAndDivide(v, divisor uint64) uint64 {
+// shift32AndDivide returns v*2^32/divisor. It panics if the result needs more than 64 bits.
+func shift32AndDivide(v, divisor uint64) uint64 {
 	quotient, _ := bits.Div64(v>>32, v<<32, divisor)
 	return quotient
 }

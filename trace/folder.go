@@ -13,18 +13,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// Rank 3 of a job writes its trace to rank3.trace in a folder, and holds a lock on the file. An
-// existing rank3.trace becomes rank3.trace.old if it is not locked. Otherwise, another process is
-// writing it, and rank 3 gets an error. A new trace has a temporary name until it is locked.
-
-// FileName returns the name of a rank's trace in its folder.
+// FileName returns the name of a rank's trace in its folder. A process locks its traces. If it
+// finds a trace of the same name, an unlocked one becomes rank3.trace.old, and a locked one causes
+// an error.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
 // reservedPaths contains the paths of all traces of this process.
 var reservedPaths sync.Map // string -> true
 
-// reservePath returns the path of a new trace in a folder, which it creates if necessary. The
-// second trace of rank 3 in a process is world2-rank3.trace.
+// reservePath returns the path of a new trace in a folder, which it creates if necessary. If a
+// process is rank 3 of several worlds, its second trace is world2-rank3.trace.
 func reservePath(folder string, rank int) (string, error) {
 	folder, err := createFolder(folder)
 	if err != nil {
@@ -76,8 +74,8 @@ func temporaryName(path string) string {
 	return filepath.Join(folder, temporary)
 }
 
-// moveIntoPlace renames the locked file temporary to path. A file at path gets the suffix ".old",
-// or causes an error if another process is writing it.
+// moveIntoPlace renames the file temporary, which must be locked, to path. A file at path gets the
+// suffix ".old", or causes an error if another process is writing it.
 func moveIntoPlace(temporary, path string) error {
 	for {
 		err := os.Link(temporary, path) // Unlike a rename, it does not replace a file at path.
@@ -101,24 +99,14 @@ func moveIntoPlace(temporary, path string) error {
 // file. It may do nothing if another process removes or replaces the file meanwhile.
 func addOldSuffix(path string) error {
 	info, err := os.Lstat(path)
-	isRegular := err == nil && info.Mode().IsRegular()
-	if isRegular { // can be locked
-		f, err := openForLock(path)
+	canBeLocked := err == nil && info.Mode().IsRegular()
+	if canBeLocked {
+		f, err := lockOldTrace(path)
 		if err != nil {
-			return fmt.Errorf("keeping the older trace: %w", err)
+			return err
 		}
 
 		defer f.Close() // releases the lock after the rename
-		err = awaitLock(f)
-		if errors.Is(err, sys.ErrLocked) {
-			return fmt.Errorf("process %d is writing %s: use a different folder for each job",
-				processIDOf(f), path)
-		}
-
-		if err != nil {
-			return fmt.Errorf("keeping the older trace: %w", err)
-		}
-
 		if !isFileAt(f, path) {
 			return nil
 		}
@@ -132,7 +120,28 @@ func addOldSuffix(path string) error {
 	return nil
 }
 
-// openForLock opens a file for writing if permitted, because NFS locks only such files.
+// lockOldTrace opens and locks a trace, or returns an error if a process is writing it.
+func lockOldTrace(path string) (*os.File, error) {
+	f, err := openForLock(path)
+	if err != nil {
+		return nil, fmt.Errorf("keeping the older trace: %w", err)
+	}
+
+	err = awaitLock(f)
+	if err == nil {
+		return f, nil
+	}
+
+	defer f.Close()
+	if errors.Is(err, sys.ErrLocked) {
+		return nil, fmt.Errorf("process %d is writing %s: use a different folder for each job",
+			processIDOf(f), path)
+	}
+
+	return nil, fmt.Errorf("keeping the older trace: %w", err)
+}
+
+// openForLock opens a file, for writing if permitted. NFS locks only files opened for writing.
 func openForLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrPermission) {
@@ -142,16 +151,11 @@ func openForLock(path string) (*os.File, error) {
 	return f, err
 }
 
-const (
-	// A lock outlives a killed process while a monitor reads the process's /proc/PID/maps.
-	lockWait  = time.Second
-	lockPause = 5 * time.Millisecond
-)
-
-// awaitLock locks a file, or returns sys.ErrLocked after lockWait.
+// awaitLock locks a file, or returns sys.ErrLocked after 1 s. It waits because the lock of a killed
+// process remains while a monitor reads /proc/PID/maps of the process.
 func awaitLock(f *os.File) error {
-	deadline := time.After(lockWait)
-	ticker := time.NewTicker(lockPause)
+	deadline := time.After(time.Second)
+	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for {
 		err := sys.LockFile(f)

@@ -161,7 +161,7 @@ func parseHeader(b []byte) (*header, error) {
 		textSpaceBytes: get.Uint64(b[offsetTextSpaceBytes:]),
 		usedTextBytes:  get.Uint64(b[offsetUsedTextBytes:]),
 		log: Log{
-			Rank: int(get.Uint32(b[offsetRank:])), Size: int(get.Uint32(b[offsetSize:])),
+			Rank: int(get.Uint32(b[offsetRank:])), Size: int(get.Uint32(b[offsetRankCount:])),
 			Process: int(get.Uint32(b[offsetProcess:])), LostTexts: get.Uint64(b[offsetLostTexts:]),
 			Host:  string(bytes.TrimRight(b[offsetHost:offsetHost+maxHostBytes], "\x00")),
 			Start: time.Unix(0, int64(get.Uint64(b[offsetStart:]))).UTC(),

@@ -9,11 +9,9 @@ import (
 	"symmem/event"
 )
 
-// Redact removes the name of the machine, call sites, file paths and stacks from the trace in b,
-// which consists of a header, records, and texts to which records refer by number.
-//
-// It keeps other texts, such as the names of groups, but may remove words that follow a path,
-// because paths can contain spaces. Errors wrap ErrFormat. After an error, b is unchanged.
+// Redact removes the name of the machine, call sites, file paths and stacks from the trace b. Paths
+// can contain spaces, so it may also remove words that follow a path. Errors wrap ErrFormat. After
+// an error, b is unchanged.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -48,32 +46,31 @@ func Redact(b []byte) error {
 	return nil
 }
 
-// Offsets in a record. The words a, b and c follow the head, which is the first word.
+// Offsets in a record, see payload.
 const (
 	offsetA = 8
 	offsetC = 24
 )
 
 // redactRecord removes the call site from a record, and marks the other texts that the record uses.
-// An event has one or two records, of which only the first has a call site, in the upper half of
-// word c.
+// Only the first record of an event has a call site, in the upper half of c.
 func redactRecord(record []byte, isUsed []bool) {
 	head := binary.LittleEndian.Uint64(record)
 	kind := event.Kind(head >> kindShift)
-	isComplete := kind != 0
-	if !isComplete {
+	hasEvent := kind != 0
+	if !hasEvent {
 		clear(record[offsetA:])
 		return
 	}
 
 	markUsed := func(textNumber uint64) {
-		isInTrace := textNumber < uint64(len(isUsed)) // Some texts did not fit.
+		isInTrace := textNumber < uint64(len(isUsed))
 		if isInTrace {
 			isUsed[textNumber] = true
 		}
 	}
-	sourceNumber := head >> sourceShift & mask16 // pool or group of the event
-	markUsed(sourceNumber)
+	sourceName := head >> sourceShift & mask16
+	markUsed(sourceName)
 	isSecond := head&isSecondFlag != 0
 	if isSecond {
 		markUsed(nameNumber(kind, record))
@@ -119,17 +116,16 @@ func redactTexts(texts []string, isUsed []bool) []byte {
 }
 
 var (
-	// quotedPathPattern matches a quote and a path up to the closing quote, which it excludes.
+	// quotedPathPattern matches `"/my data/f` in `copying "/my data/f" failed`.
 	quotedPathPattern = regexp.MustCompile(`"~?/(?:[^"\\]|\\.)*|'~?/(?:[^'\\]|\\.)*`)
-	// pathPattern matches an unquoted path and the character before it. Paths can contain spaces, so
-	// the match ends only at a double quote or at the end of the text.
+	// pathPattern matches ` /my data/f failed` in `copying /my data/f failed`.
 	pathPattern = regexp.MustCompile(`(^|[^\w/"'])~?/[^\s":][^"]*`)
-	// fileNamePattern matches a file name with a line number, such as "train.py:12".
+	// fileNamePattern matches `train.py:12`.
 	fileNamePattern = regexp.MustCompile(`[\w./~+-]+\.\w{1,4}:\d+`)
 )
 
-// withoutPaths returns the first line of a text, without the stack that may follow, and replaces
-// each path by "?". The result is never longer than the text.
+// withoutPaths returns the first line of a text, without the stack that may follow. It replaces
+// each path by "?", which is never longer.
 func withoutPaths(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	line = quotedPathPattern.ReplaceAllStringFunc(line, func(match string) string {

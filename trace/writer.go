@@ -167,7 +167,7 @@ func (w *Writer) writeHeader(o Options) {
 	byteOrder.PutUint32(w.bytes[offsetVersion:], version)
 	byteOrder.PutUint32(w.bytes[offsetRecordBytes:], recordBytes)
 	byteOrder.PutUint32(w.bytes[offsetRank:], uint32(o.Rank))
-	byteOrder.PutUint32(w.bytes[offsetSize:], uint32(o.Size))
+	byteOrder.PutUint32(w.bytes[offsetRankCount:], uint32(o.Size))
 	byteOrder.PutUint32(w.bytes[offsetProcess:], uint32(os.Getpid()))
 	byteOrder.PutUint64(w.bytes[offsetCapacity:], w.capacity)
 	byteOrder.PutUint64(w.bytes[offsetTextSpaceBegin:], w.textSpaceBegin())
