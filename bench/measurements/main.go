@@ -1,17 +1,16 @@
 // Command measurements generates the tables of docs/measurements from the result files there.
 //
-//	measurements                    regenerate the tables of all pages
-//	measurements --check            fail if a page and its result files differ
-//	measurements add NAME [FLAGS]   write results/NAME.json from the output of "symmem bench
-//	                                --json" or "go test -bench" on standard input
+//	measurements                        update the tables of all pages
+//	measurements --check                fail if a page and its result files differ
+//	measurements add NAME [FLAGS] < F   convert F, the output of "symmem bench --json" or "go test
+//	                                    -bench", to the result file results/NAME.json
 //
-// To add a table to a page, write the two comments that enclose it, and run the command:
+// To add a table to a page, write these two comments, and update the tables:
 //
 //	<!-- results/NAME.json -->
 //	<!-- end -->
 //
-// Package results defines the format of result files. bench/host/peers.sh, and bench/gpu/torch.sh
-// with RESULTS=DIR, write result files themselves.
+// bench/host/peers.sh, and bench/gpu/torch.sh with RESULTS=DIR, also write result files.
 package main
 
 import (
@@ -21,6 +20,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 
 	"symmem/bench/results"
 )
@@ -50,24 +51,23 @@ func run(args []string, in io.Reader) error {
 
 	isAdd := flags.NArg() >= 2 && flags.Arg(0) == "add"
 	if isAdd && !*check {
-		name := flags.Arg(1)
-		addFlags := flags.Args()[2:]
-		return addResult(*folder, name, addFlags, in)
+		name, runFlags := flags.Arg(1), flags.Args()[2:]
+		return addResult(*folder, name, runFlags, in)
 	}
 
 	return errors.New("usage: measurements [--folder DIR] [--check | add NAME [FLAGS]]")
 }
 
-// addResult writes results/NAME.json from the output of a benchmark. args describe the run.
-func addResult(folder, name string, args []string, in io.Reader) error {
-	var origin results.Run
+// addResult writes results/NAME.json from the output of a benchmark. runFlags describe the run.
+func addResult(folder, name string, runFlags []string, in io.Reader) error {
+	var benchRun results.Run
 	flags := flag.NewFlagSet("measurements add", flag.ContinueOnError)
-	flags.StringVar(&origin.Machine, "machine", "", "the machine, its GPUs and driver (required)")
-	flags.StringVar(&origin.Date, "date", "", "the day of the run, such as 2026-11-20 (required)")
-	flags.StringVar(&origin.Commit, "commit", "", "the commit that was built")
-	flags.StringVar(&origin.Command, "command", "", "the command that was run")
-	flags.StringVar(&origin.Libraries, "libraries", "", "versions of NCCL, PyTorch, Go and others")
-	if err := flags.Parse(args); err != nil {
+	flags.StringVar(&benchRun.Machine, "machine", "", "the machine, its GPUs and driver (required)")
+	flags.StringVar(&benchRun.Date, "date", "", "the day of the run, such as 2026-11-20 (required)")
+	flags.StringVar(&benchRun.Commit, "commit", "", "the commit that was built")
+	flags.StringVar(&benchRun.Command, "command", "", "the command that was run")
+	flags.StringVar(&benchRun.Libraries, "libraries", "", "versions of NCCL, PyTorch, Go and others")
+	if err := flags.Parse(runFlags); err != nil {
 		return err
 	}
 
@@ -76,16 +76,146 @@ func addResult(folder, name string, args []string, in io.Reader) error {
 		return fmt.Errorf("reading standard input: %w", err)
 	}
 
-	r, err := parseOutput(text)
+	table, err := parseOutput(text)
 	if err != nil {
 		return err
 	}
 
-	r.Runs = []results.Run{origin}
-	encoded, err := r.Encode()
+	table.Runs = []results.Run{benchRun}
+	encoded, err := table.Encode() // rejects a missing machine or date
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 
 	return os.WriteFile(filepath.Join(folder, "results", name+".json"), encoded, 0o644)
+}
+
+// page is a page of docs/measurements.
+type page struct {
+	file             string
+	oldText, newText string // before and after an update of its tables
+}
+
+// writePages updates the tables of all pages.
+func writePages(folder string) error {
+	pages, err := readPages(folder)
+	if err != nil {
+		return err
+	}
+
+	var errs []error
+	for _, p := range pages {
+		if p.newText != p.oldText {
+			errs = append(errs, os.WriteFile(p.file, []byte(p.newText), 0o644))
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
+// checkPages returns an error if writePages would change a page.
+func checkPages(folder string) error {
+	pages, err := readPages(folder)
+	if err != nil {
+		return err
+	}
+
+	for _, p := range pages {
+		if p.newText != p.oldText {
+			return fmt.Errorf("%s differs from its result files; "+
+				"change the files in results/ and run: go run ./bench/measurements", p.file)
+		}
+	}
+
+	return nil
+}
+
+// readPages returns all pages, sorted by file name.
+func readPages(folder string) ([]page, error) {
+	tables, err := readTables(folder)
+	if err != nil {
+		return nil, err
+	}
+
+	files, err := filepath.Glob(filepath.Join(folder, "*.md"))
+	if err != nil {
+		return nil, err
+	}
+
+	var pages []page
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+
+		newText, err := replaceTables(string(text), tables)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+
+		pages = append(pages, page{file: file, oldText: string(text), newText: newText})
+	}
+
+	return pages, nil
+}
+
+// readTables returns the Markdown tables of the result files in folder/results, by name.
+func readTables(folder string) (map[string]string, error) {
+	files, err := filepath.Glob(filepath.Join(folder, "results", "*.json"))
+	if err != nil {
+		return nil, err
+	}
+
+	tables := map[string]string{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+
+		r, err := results.Read(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+
+		table, err := r.Markdown()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+
+		name := strings.TrimSuffix(filepath.Base(file), ".json")
+		tables[name] = table
+	}
+
+	return tables, nil
+}
+
+// generatedTable matches a table in a page and the comments around it. The submatch is the name of
+// the result file, here "allreduce":
+//
+//	<!-- results/allreduce.json -->
+//	| bytes | time, us |
+//	|---|---|
+//	| 1024 | 5.20 |
+//
+//	[Result file](results/allreduce.json)
+//	<!-- end -->
+var generatedTable = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
+
+// replaceTables replaces the tables in the text of a page. tables contains the new ones by name.
+func replaceTables(text string, tables map[string]string) (string, error) {
+	var err error
+	newTable := func(old string) string {
+		name := generatedTable.FindStringSubmatch(old)[1]
+		file := "results/" + name + ".json"
+		table, exists := tables[name]
+		if !exists {
+			err = fmt.Errorf("missing result file %s", file)
+		}
+
+		return "<!-- " + file + " -->\n" + table + "\n[Result file](" + file + ")\n<!-- end -->"
+	}
+	newText := generatedTable.ReplaceAllStringFunc(text, newTable)
+	return newText, err
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // parseOutput converts the output of "symmem bench --json" or "go test -bench" to a table.
-func parseOutput(text []byte) (*results.Result, error) {
+func parseOutput(text []byte) (*results.Table, error) {
 	isJSON := strings.HasPrefix(strings.TrimSpace(string(text)), "{")
 	if isJSON {
 		return parseReport(text)
@@ -44,27 +44,27 @@ func (t *tableBuilder) addCell(column string, value any) {
 	lastRow[column] = value
 }
 
-// result returns the table. Missing cells are nil.
-func (t *tableBuilder) result() (*results.Result, error) {
+// build returns the table. Missing cells are nil.
+func (t *tableBuilder) build() (*results.Table, error) {
 	if len(t.rows) == 0 {
 		return nil, errors.New("the output contains no results")
 	}
 
-	r := &results.Result{Columns: t.columns}
+	table := &results.Table{Columns: t.columns}
 	for _, row := range t.rows {
 		cells := make([]any, len(t.columns))
 		for i, column := range t.columns {
 			cells[i] = row[column]
 		}
 
-		r.Rows = append(r.Rows, cells)
+		table.Rows = append(table.Rows, cells)
 	}
 
-	return r, nil
+	return table, nil
 }
 
-// parseReport makes a row of each result in a report of "symmem bench --json".
-func parseReport(text []byte) (*results.Result, error) {
+// parseReport returns a table with a row for each result in a report of "symmem bench --json".
+func parseReport(text []byte) (*results.Table, error) {
 	var decoded report.Report
 	if err := json.Unmarshal(text, &decoded); err != nil {
 		return nil, fmt.Errorf("decoding a report of symmem bench: %w", err)
@@ -82,19 +82,19 @@ func parseReport(text []byte) (*results.Result, error) {
 		t.addCell("ns", r.Median)
 		t.addCell("p10 ns", r.P10)
 		t.addCell("p90 ns", r.P90)
-		hasBaseline := r.Baseline != nil // BaselineMedian and Ratio are set together with it.
+		hasBaseline := r.Baseline != nil
 		if hasBaseline {
 			ratio := strconv.FormatFloat(*r.Ratio, 'f', 2, 64)
 			t.addCell(*r.Baseline+", ns", *r.BaselineMedian)
 			t.addCell("ratio", json.Number(ratio))
 		}
 
-		for _, figure := range slices.Sorted(maps.Keys(r.Figures)) {
-			t.addCell(figure, r.Figures[figure])
+		for _, name := range slices.Sorted(maps.Keys(r.Figures)) {
+			t.addCell(name, r.Figures[name])
 		}
 	}
 
-	return t.result()
+	return t.build()
 }
 
 // toCell converts values other than numbers to text.
@@ -108,19 +108,19 @@ func toCell(value any) any {
 }
 
 var (
-	// benchmarkLine has the submatches "Alloc", "-8" and "52 ns/op  0 allocs/op" in the line
-	// "BenchmarkAlloc-8  1000  52 ns/op  0 allocs/op".
-	benchmarkLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(-\d+)?\s+\d+\s+(.*)$`)
+	// benchmarkLine matches "BenchmarkAlloc-8  1000  52 ns/op  0 allocs/op". The submatches are
+	// "Alloc" and "52 ns/op  0 allocs/op".
+	benchmarkLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
 	// valueAndUnit matches a pair such as "52 ns/op".
 	valueAndUnit = regexp.MustCompile(`(\S+)\s+(\S+)`)
 )
 
-// parseBenchmarks makes a row of each benchmark in the output of "go test -bench".
-func parseBenchmarks(text string) (*results.Result, error) {
+// parseBenchmarks returns a table with a row for each benchmark in the output of "go test -bench".
+func parseBenchmarks(text string) (*results.Table, error) {
 	t := &tableBuilder{}
 	for _, line := range benchmarkLine.FindAllStringSubmatch(text, -1) {
 		benchmark := line[1]
-		values := line[3]
+		values := line[2]
 		t.startRow()
 		t.addCell("benchmark", benchmark)
 		for _, pair := range valueAndUnit.FindAllStringSubmatch(values, -1) {
@@ -135,5 +135,5 @@ func parseBenchmarks(text string) (*results.Result, error) {
 		}
 	}
 
-	return t.result()
+	return t.build()
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Summary summarizes the times of a measurement in nanoseconds per operation. Each batch of the
-// measurement runs the operation several times and yields the mean.
+// Summary summarizes a measurement, in nanoseconds per operation. The time of each batch of
+// operations is their mean.
 type Summary struct {
 	Median  float64 `json:"ns_per_op"`
 	Min     float64 `json:"min_ns"`
@@ -19,8 +19,7 @@ type Summary struct {
 	Batches int     `json:"batches"`
 }
 
-// Summarize summarizes the times of batches in nanoseconds per operation. It returns the zero
-// Summary if there are none.
+// Summarize summarizes the times of batches. It returns the zero Summary if there are none.
 func Summarize(times []float64) Summary {
 	n := len(times)
 	if n == 0 {
@@ -28,32 +27,32 @@ func Summarize(times []float64) Summary {
 	}
 
 	sorted := slices.Sorted(slices.Values(times))
-	last := n - 1
 	return Summary{
 		Median:  sorted[n/2],
 		Min:     sorted[0],
 		P10:     sorted[n/10],
-		P90:     sorted[last-n/10],
+		P90:     sorted[n-1-n/10],
 		Batches: n,
 	}
 }
 
-// Result is one measurement. It can be compared with another measurement, the baseline.
+// Result is one measurement. The baseline, if any, is another measurement for comparison.
 type Result struct {
 	Name   string         `json:"name"`   // of the operation
 	Params map[string]any `json:"params"` // of the operation, such as "bytes"
 	Summary
 	AllocsPerOp float64 `json:"allocs_per_op"` // allocations by Go
-	// Baseline is the name of the baseline. Without one, Baseline, BaselineMedian and Ratio are nil.
-	Baseline       *string  `json:"baseline"`
+
+	// These are nil without a baseline.
+	Baseline       *string  `json:"baseline"` // name
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
-	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median, or 0 if Median is 0
-	// Limit is the longest permitted median in nanoseconds, or 0 without a limit.
-	Limit   float64            `json:"bar_ns,omitempty"`
+	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median: below 1 if slower
+
+	Limit   float64            `json:"bar_ns,omitempty"` // longest permitted median, or 0
 	Figures map[string]float64 `json:"counts,omitempty"` // other numbers by name
 }
 
-// CompareTo sets the baseline and computes the ratio.
+// CompareTo sets the baseline. If the median is 0, the ratio is 0, too.
 func (r *Result) CompareTo(name string, baseline Summary) {
 	ratio := 0.0
 	if r.Median > 0 {
@@ -80,16 +79,53 @@ type Report struct {
 	Bench   string   `json:"bench"` // name of the benchmark
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
-	Worst   *Worst   `json:"worst,omitempty"` // nil unless SetWorst has found one
-	// RoundTrip is the time of a message between two processors and back, or nil if not measured.
-	RoundTrip *Trips `json:"round_trip,omitempty"`
-	Error     string `json:"error,omitempty"` // why the run stopped early, or ""
+	Worst   *Worst   `json:"worst,omitempty"` // set by SetWorst
+
+	RoundTrip *Trips `json:"round_trip,omitempty"` // nil if not measured
+	Error     string `json:"error,omitempty"`      // why the run stopped early, or ""
 }
 
-// Worst names the result with the lowest ratio.
+// Worst is the result that is slowest compared to its baseline.
 type Worst struct {
 	Ratio float64 `json:"ratio"`
 	Name  string  `json:"name"` // such as "all_reduce of 8 bytes in-place"
+}
+
+// Trips holds the time of a message between two processors and back, before and after a run.
+type Trips struct {
+	Before float64 `json:"before_ns"`
+	After  float64 `json:"after_ns"`
+	// Mode is "smt" for two threads of one core, "near" for processors that share a cache, "far" for
+	// others, "busy" for processors that do other work, "unknown" with only one processor, or "mixed"
+	// if it changed during the run.
+	Mode string `json:"mode"`
+}
+
+// NewTrips determines the mode from times in nanoseconds.
+func NewTrips(before, after float64) *Trips {
+	mode := modeOf(before)
+	if mode != modeOf(after) {
+		mode = "mixed"
+	}
+
+	return &Trips{Before: before, After: after, Mode: mode}
+}
+
+// modeOf relies on measurements: 46 to 82 ns between threads of one core, 91 to 160 ns with a
+// shared cache, and 230 to 540 ns without one.
+func modeOf(ns float64) string {
+	switch {
+	case ns <= 0:
+		return "unknown"
+	case ns < 82:
+		return "smt"
+	case ns < 200:
+		return "near"
+	case ns < 700:
+		return "far"
+	default:
+		return "busy"
+	}
 }
 
 // New returns a report without results.
@@ -98,7 +134,7 @@ func New(name string, m Machine) *Report {
 	return &Report{Bench: name, Machine: m, Results: noResults}
 }
 
-// SetWorst sets Worst to the lowest ratio of a result, if any has one.
+// SetWorst sets Worst to the result with the lowest ratio, if any.
 func (r *Report) SetWorst() {
 	for i := range r.Results {
 		result := &r.Results[i]
@@ -150,7 +186,7 @@ func (r *Result) Label() string {
 	return b.String()
 }
 
-// Duration formats a time in nanoseconds with about three digits and a unit, such as "1.25 ms".
+// Duration formats a time in nanoseconds with a unit, such as "1.25 ms".
 func Duration(ns float64) string {
 	switch {
 	case ns >= 1e9:
@@ -166,7 +202,7 @@ func Duration(ns float64) string {
 
 // formatDigits formats a number with at least three digits, such as 1.23, 12.3, 123 and 1234.
 func formatDigits(number float64) string {
-	const roundsTo10, roundsTo100 = 9.995, 99.95
+	const roundsTo10, roundsTo100 = 9.995, 99.95 // the smallest numbers that do
 	decimals := 2
 	switch {
 	case number >= roundsTo100:

@@ -1,5 +1,5 @@
-// Package results defines the format of result files: a table of measurements and its origin. All
-// tables in docs/measurements are generated from result files.
+// Package results defines the format of result files. The tables in docs/measurements are generated
+// from result files.
 package results
 
 import (
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Result is a table of measurements and its origin. An example of a result file:
+// Table is a table of measurements. An example of a result file:
 //
 //	{
 //	  "runs": [
@@ -24,22 +24,21 @@ import (
 //	  ]
 //	}
 //
-// Its table in Markdown:
+// The same table in Markdown:
 //
 //	| bytes | time, us |
 //	|---|---|
 //	| 1024 | 5.20 |
 //	| 4096 | 5.30 / 5.31 |
-type Result struct {
+type Table struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"` // names with units
-	// Rows contains a cell for each column: a number, a string, null, or a list of these.
-	Rows [][]any `json:"rows"`
+	Rows    [][]any  `json:"rows"`    // cells: a number, a string, null, or a list of these
 }
 
-// Run describes the measurement of a table. Only Machine and Date are required.
+// Run describes how a table was measured. Only Machine and Date are required.
 type Run struct {
-	Part      string `json:"part,omitempty"` // measured part of the table, or "" for all of it
+	Part      string `json:"part,omitempty"` // such as a column, or "" for the whole table
 	Machine   string `json:"machine"`
 	Libraries string `json:"libraries,omitempty"` // names and versions
 	Date      string `json:"date"`                // such as 2026-11-20
@@ -47,35 +46,38 @@ type Run struct {
 	Command   string `json:"command,omitempty"`
 }
 
-// Read decodes a result file. It rejects unknown fields and rows with missing or extra cells.
-func Read(text []byte) (*Result, error) {
-	r := &Result{}
+// Read decodes a result file. It rejects unknown fields, and rows with missing or extra cells.
+func Read(text []byte) (*Table, error) {
+	t := &Table{}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	decoder.UseNumber() // preserves all digits
-	if err := decoder.Decode(r); err != nil {
+	if err := decoder.Decode(t); err != nil {
 		return nil, err
 	}
 
-	err := r.validate()
-	return r, err
+	if err := t.validate(); err != nil {
+		return nil, err
+	}
+
+	return t, nil
 }
 
-func (r *Result) validate() error {
-	if len(r.Runs) == 0 || len(r.Columns) == 0 || len(r.Rows) == 0 {
+func (t *Table) validate() error {
+	if len(t.Runs) == 0 || len(t.Columns) == 0 || len(t.Rows) == 0 {
 		return errors.New("runs, columns and rows must not be empty")
 	}
 
-	for i, run := range r.Runs {
+	for i, run := range t.Runs {
 		if run.Machine == "" || run.Date == "" {
 			return fmt.Errorf("run %d has no machine or no date", i)
 		}
 	}
 
-	for i, row := range r.Rows {
-		if len(row) != len(r.Columns) {
+	for i, row := range t.Rows {
+		if len(row) != len(t.Columns) {
 			return fmt.Errorf("row %d has %d cells, but the table has %d columns",
-				i, len(row), len(r.Columns))
+				i, len(row), len(t.Columns))
 		}
 
 		for _, cell := range row {
@@ -90,12 +92,12 @@ func (r *Result) validate() error {
 }
 
 // Encode encodes a result file as JSON with one line per row, for readable diffs.
-func (r *Result) Encode() ([]byte, error) {
-	if err := r.validate(); err != nil {
+func (t *Table) Encode() ([]byte, error) {
+	if err := t.validate(); err != nil {
 		return nil, err
 	}
 
-	runs, err := encodeLine(r.Runs)
+	runs, err := encodeLine(t.Runs)
 	if err != nil {
 		return nil, err
 	}
@@ -106,13 +108,13 @@ func (r *Result) Encode() ([]byte, error) {
 		return nil, err
 	}
 
-	columns, err := encodeLine(r.Columns)
+	columns, err := encodeLine(t.Columns)
 	if err != nil {
 		return nil, err
 	}
 
-	rows := make([]string, len(r.Rows))
-	for i, row := range r.Rows {
+	rows := make([]string, len(t.Rows))
+	for i, row := range t.Rows {
 		line, err := encodeLine(row)
 		if err != nil {
 			return nil, err
@@ -136,11 +138,11 @@ func encodeLine(value any) ([]byte, error) {
 }
 
 // Markdown returns the table as Markdown.
-func (r *Result) Markdown() (string, error) {
+func (t *Table) Markdown() (string, error) {
 	var out strings.Builder
-	writeRow(&out, r.Columns)
-	out.WriteString("|" + strings.Repeat("---|", len(r.Columns)) + "\n")
-	for _, row := range r.Rows {
+	writeRow(&out, t.Columns)
+	out.WriteString("|" + strings.Repeat("---|", len(t.Columns)) + "\n")
+	for _, row := range t.Rows {
 		texts := make([]string, len(row))
 		for i, cell := range row {
 			text, err := formatCell(cell)
@@ -172,7 +174,7 @@ func writeRow(out *strings.Builder, cells []string) {
 	out.WriteString("\n")
 }
 
-// formatCell formats a cell for Markdown. It rejects types other than those of Rows.
+// formatCell formats a cell for Markdown, or rejects a cell that Rows must not contain.
 func formatCell(cell any) (string, error) {
 	switch cell := cell.(type) {
 	case nil:
@@ -182,8 +184,8 @@ func formatCell(cell any) (string, error) {
 	case json.Number:
 		return cell.String(), nil
 	case float64:
-		const allDigits = -1
-		return strconv.FormatFloat(cell, 'f', allDigits, 64), nil
+		const shortestExact = -1
+		return strconv.FormatFloat(cell, 'f', shortestExact, 64), nil
 	case []any:
 		parts := make([]string, len(cell))
 		for i, part := range cell {

@@ -2,11 +2,10 @@
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
-// OLD and NEW are the folders of the checkouts. A ratio is the old time divided by the new time.
-// The exit code is 1 if any ratio is below -bar, and 2 if the measurement fails.
-//
-// Runs of OLD and NEW alternate, so that other programs on the machine slow down both. The result
-// is the median of the ratios of all pairs of runs.
+// OLD and NEW are the folders of the checkouts. Their runs alternate, so that other programs on the
+// machine slow down both. Each pair of runs yields a ratio for each benchmark, the old time divided
+// by the new time. The exit code is 1 if the median ratio of a benchmark is less than the flag
+// -bar, and 2 if the measurement fails.
 package main
 
 import (
@@ -23,20 +22,17 @@ import (
 	"strconv"
 
 	"symmem/bench/report"
+	"symmem/bench/results"
 )
 
-// config holds the arguments of the command, see parseFlags.
+// config holds the arguments of the command.
 type config struct {
-	oldFolder, newFolder string
-	pairs                int
-	ranks                int
-	operations           string
-	sizes                string
-	batches              int
-	minRatio             float64
+	oldFolder, newFolder  string
+	pairs, ranks, batches int
+	operations, sizes     string
+	minRatio              float64
 }
 
-// errSlower means that a ratio is below -bar.
 var errSlower = errors.New("the new checkout is slower")
 
 func main() {
@@ -66,13 +62,12 @@ func parseFlags(args []string, stderr io.Writer) (*config, error) {
 	c := &config{}
 	flags := flag.NewFlagSet("against", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.IntVar(&c.pairs, "pairs", 15, "number of runs of each checkout")
+	flags.IntVar(&c.pairs, "pairs", 15, "number of pairs of runs")
 	flags.IntVar(&c.ranks, "ranks", 2, "number of ranks")
 	flags.StringVar(&c.operations, "ops", "all_reduce", "collectives, as in bench collective --ops")
 	flags.StringVar(&c.sizes, "sizes", "8,65536,1048576", "sizes in bytes")
-	flags.IntVar(&c.batches, "batches", 21, "number of batches per result in a run")
-	flags.Float64Var(&c.minRatio, "bar", 0,
-		"minimum of the old time divided by the new time; 0 permits any")
+	flags.IntVar(&c.batches, "batches", 21, "batches per size, as in bench collective --batches")
+	flags.Float64Var(&c.minRatio, "bar", 0, "smallest permitted median ratio; 0 permits any")
 	flags.Usage = func() {
 		fmt.Fprintln(stderr, "usage: go run ./bench/host/against [flags] OLD NEW")
 		flags.PrintDefaults()
@@ -83,7 +78,7 @@ func parseFlags(args []string, stderr io.Writer) (*config, error) {
 
 	if flags.NArg() != 2 || c.pairs < 1 {
 		flags.Usage()
-		return nil, errors.New("expected two folders and at least one pair")
+		return nil, errors.New("expected two folders and at least one pair of runs")
 	}
 
 	c.oldFolder = flags.Arg(0)
@@ -112,7 +107,7 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 
 	t := newTable()
 	for pair := range c.pairs {
-		first := pair % 2 // The old and the new checkout start pairs alternately.
+		first := pair % 2 // The checkouts take turns in starting a pair.
 		second := 1 - first
 		for _, checkout := range []int{first, second} {
 			if err := c.measure(ctx, programs[checkout], checkout, t); err != nil {
@@ -127,8 +122,7 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 		return err
 	}
 
-	slow := t.slowerThan(c.minRatio)
-	if len(slow) > 0 {
+	if slow := t.slowerThan(c.minRatio); len(slow) > 0 {
 		return fmt.Errorf("%w: %v", errSlower, slow)
 	}
 
@@ -150,7 +144,7 @@ func buildProgram(ctx context.Context, source, program string) error {
 // measure runs the program of a checkout, 0 (old) or 1 (new), and adds the results to t.
 func (c *config) measure(ctx context.Context, program string, checkout int, t *table) error {
 	r, err := runBench(ctx, program, []string{
-		"collective",
+		"bench", "collective",
 		"--ranks", strconv.Itoa(c.ranks),
 		"--ops", c.operations,
 		"--sizes", c.sizes,
@@ -171,10 +165,9 @@ func (c *config) measure(ctx context.Context, program string, checkout int, t *t
 	return nil
 }
 
-// runBench runs "symmem bench" and returns its report.
+// runBench runs a program that prints a report, and returns the report.
 func runBench(ctx context.Context, program string, args []string) (*report.Report, error) {
-	benchArgs := append([]string{"bench"}, args...)
-	cmd := exec.CommandContext(ctx, program, benchArgs...)
+	cmd := exec.CommandContext(ctx, program, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout = &stdout
 	cmd.Stderr = &stderr
@@ -188,4 +181,80 @@ func runBench(ctx context.Context, program string, args []string) (*report.Repor
 	}
 
 	return r, nil
+}
+
+// table holds the times of both checkouts.
+type table struct {
+	names  []string // of benchmarks, such as "all_reduce, 8 bytes", in order of appearance
+	byName map[string]*benchmarkRuns
+}
+
+// benchmarkRuns holds the times of one benchmark in nanoseconds, by checkout and run.
+type benchmarkRuns [2][]float64
+
+func newTable() *table { return &table{byName: map[string]*benchmarkRuns{}} }
+
+// add adds the result of one benchmark in a run of a checkout.
+func (t *table) add(checkout int, r *report.Result) {
+	name := fmt.Sprintf("%s, %v bytes", r.Name, r.Params["bytes"])
+	if t.byName[name] == nil {
+		t.byName[name] = &benchmarkRuns{}
+		t.names = append(t.names, name)
+	}
+
+	t.byName[name][checkout] = append(t.byName[name][checkout], r.Median)
+}
+
+// ratios returns the ratio of each pair of runs, except those with a new time of 0.
+func (b *benchmarkRuns) ratios() (ratios []float64) {
+	oldTimes, newTimes := b[0], b[1]
+	for i := range min(len(oldTimes), len(newTimes)) {
+		if newTimes[i] > 0 {
+			ratios = append(ratios, oldTimes[i]/newTimes[i])
+		}
+	}
+
+	return ratios
+}
+
+// write formats the table as Markdown.
+func (t *table) write(out io.Writer) error {
+	formatted := results.Table{Columns: []string{
+		"figure", "old, ns", "new, ns", "old over new", "10th to 90th percentile", "pairs",
+	}}
+	for _, name := range t.names {
+		runs := t.byName[name]
+		oldTime := report.Summarize(runs[0]).Median
+		newTime := report.Summarize(runs[1]).Median
+		ratios := runs.ratios()
+		ratio := report.Summarize(ratios)
+		formatted.Rows = append(formatted.Rows, []any{
+			name,
+			fmt.Sprintf("%.1f", oldTime),
+			fmt.Sprintf("%.1f", newTime),
+			fmt.Sprintf("%.3f", ratio.Median),
+			fmt.Sprintf("%.3f to %.3f", ratio.P10, ratio.P90),
+			float64(len(ratios)),
+		})
+	}
+
+	text, err := formatted.Markdown()
+	if err != nil {
+		return err
+	}
+
+	_, err = io.WriteString(out, text)
+	return err
+}
+
+// slowerThan describes the benchmarks whose median ratio is below minRatio.
+func (t *table) slowerThan(minRatio float64) (slowBenchmarks []string) {
+	for _, name := range t.names {
+		ratio := report.Summarize(t.byName[name].ratios()).Median
+		if ratio < minRatio {
+			slowBenchmarks = append(slowBenchmarks, fmt.Sprintf("%s: %.3f", name, ratio))
+		}
+	}
+
+	return slowBenchmarks
 }

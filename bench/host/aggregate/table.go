@@ -2,14 +2,12 @@ package main
 
 import (
 	"cmp"
-	"encoding/csv"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"symmem/bench/report"
@@ -23,107 +21,11 @@ const (
 	limitLabel = "limit" // a C program without checks, whose times can hardly be reached (limit.c)
 )
 
-// rowKey is the same in all rows that are compared with each other.
-type rowKey struct {
-	ranks, bytes int
-	mode         string // how far the processors were from each other, see report.Trips
-	operation    string
-}
-
-func compareKeys(a, b rowKey) int {
-	return cmp.Or(cmp.Compare(a.mode, b.mode), cmp.Compare(a.ranks, b.ranks),
-		cmp.Compare(a.operation, b.operation), cmp.Compare(a.bytes, b.bytes))
-}
-
-// launchResults holds the results of all launches. A launch is one run of a program, and its result
-// is a median of many calls.
-type launchResults struct {
-	// medians holds a time in microseconds for each launch, by key and label.
-	medians map[rowKey]map[string][]float64
-	// droppedCount counts rows of launches during which the machine was busy or the mode changed.
-	droppedCount int
-}
-
-// The columns of a row.
-const (
-	columnLabel = iota
-	columnRanks
-	columnOperation
-	columnBytes
-	columnMedian
-	columnP10
-	columnP90
-	columnTripBefore
-	columnTripAfter
-	columnCount // number of columns
-)
-
-// numericColumns lists the columns of numbers that add uses.
-var numericColumns = []int{
-	columnRanks, columnBytes, columnMedian, columnTripBefore, columnTripAfter,
-}
-
-// readRows reads rows in the format that the comment of this command describes.
-func readRows(in io.Reader) (*launchResults, error) {
-	launches := &launchResults{medians: map[rowKey]map[string][]float64{}}
-	r := csv.NewReader(in)
-	r.Comment = '#'
-	r.FieldsPerRecord = columnCount
-	for {
-		record, err := r.Read()
-		if err == io.EOF {
-			return launches, nil
-		}
-
-		if err != nil {
-			return nil, err
-		}
-
-		if err := launches.add(record); err != nil {
-			line, _ := r.FieldPos(columnLabel)
-			return nil, fmt.Errorf("line %d: %w", line, err)
-		}
-	}
-}
-
-// add adds a row, or drops it if its time is not reliable.
-func (l *launchResults) add(record []string) error {
-	var numbers [columnCount]float64 // by column
-	for _, column := range numericColumns {
-		number, err := strconv.ParseFloat(record[column], 64)
-		if err != nil {
-			return err
-		}
-
-		numbers[column] = number
-	}
-
-	roundTrips := report.NewTrips(numbers[columnTripBefore], numbers[columnTripAfter])
-	if roundTrips.Mode == "mixed" || roundTrips.Mode == "busy" {
-		l.droppedCount++
-		return nil
-	}
-
-	key := rowKey{
-		ranks:     int(numbers[columnRanks]),
-		bytes:     int(numbers[columnBytes]),
-		mode:      roundTrips.Mode,
-		operation: record[columnOperation],
-	}
-	if l.medians[key] == nil {
-		l.medians[key] = map[string][]float64{}
-	}
-
-	label := record[columnLabel]
-	l.medians[key][label] = append(l.medians[key][label], numbers[columnMedian])
-	return nil
-}
-
 // section contains the table of an operation, a mode and a number of ranks. The table has a row for
 // each size.
 type section struct {
 	key   rowKey // without bytes
-	table *results.Result
+	table *results.Table
 }
 
 // sectionOf returns the key of the section that contains the rows with this key.
@@ -142,7 +44,7 @@ func (l *launchResults) sections() []section {
 			labels = l.labels(key.sectionOf())
 			columns := slices.Concat([]string{"bytes"}, labels,
 				[]string{"best peer", "its time over ours", "the limit's over ours"})
-			table := &results.Result{Columns: columns}
+			table := &results.Table{Columns: columns}
 			sections = append(sections, section{key: key.sectionOf(), table: table})
 			last++
 		}
@@ -152,6 +54,11 @@ func (l *launchResults) sections() []section {
 	}
 
 	return sections
+}
+
+func compareKeys(a, b rowKey) int {
+	return cmp.Or(cmp.Compare(a.mode, b.mode), cmp.Compare(a.ranks, b.ranks),
+		cmp.Compare(a.operation, b.operation), cmp.Compare(a.bytes, b.bytes))
 }
 
 // printTables writes all tables as Markdown.
@@ -175,10 +82,10 @@ func printTables(l *launchResults, out io.Writer) error {
 	return err
 }
 
-// writeResults writes each table as a result file. origin says where the rows come from.
-func writeResults(l *launchResults, folder string, origin results.Run) error {
+// writeResults writes each table as a result file.
+func writeResults(l *launchResults, folder string, r results.Run) error {
 	for _, s := range l.sections() {
-		s.table.Runs = []results.Run{origin}
+		s.table.Runs = []results.Run{r}
 		text, err := s.table.Encode()
 		if err != nil {
 			return err
