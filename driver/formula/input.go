@@ -10,26 +10,26 @@ import (
 )
 
 // Input returns a rank's test input, which depends only on the arguments. Integers have random
-// bits. For most floats, a large value x and -x cancel, as in the elements small1, x, small2 and -x
-// of four ranks. The sum of such elements reveals the order of additions, because x+small rounds.
+// bits. Most floats cancel: on four ranks, an element can be small1, x, small2 and -x. As x+small
+// rounds, the sum depends on the order of additions.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t))) // the same on all ranks
-	rankRandom := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
+	rankRandom := rand.New(rand.NewPCG(seed, uint64(t)<<32+uint64(rank)+1))
 	input := make([]byte, 0, count*int64(t.Size()))
 	for range count {
-		sharedBits := sharedRandom.Uint64()
 		if !t.Float() {
 			input = AppendBits(input, t, rankRandom.Uint64())
 			continue
 		}
 
-		const randomMagnitude, randomBits, specialValue = 5, 6, 7 // otherwise canceling
-		kind := sharedBits % 8
+		const kindBits, kindCount = 3, 1 << 3
+		const randomMagnitude, randomBits, specialValue = 5, 6, 7 // kinds 0 to 4 are canceling
+		sharedBits := sharedRandom.Uint64()
+		kind := sharedBits % kindCount
 		switch kind {
 		case randomMagnitude:
 			factor := rankRandom.NormFloat64()
-			const minExponent, exponentCount = -150, 300
-			exponent := minExponent + rankRandom.IntN(exponentCount)
+			exponent := rankRandom.IntN(300) - 150
 			input = AppendFloat(input, t, math.Ldexp(factor, exponent))
 		case randomBits:
 			input = AppendBits(input, t, rankRandom.Uint64())
@@ -38,7 +38,7 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 			input = AppendBits(input, t, values[rankRandom.IntN(len(values))])
 		default:
 			smallFactor := rankRandom.NormFloat64()
-			value := cancelingValue(t, sharedBits>>3, smallFactor, rank, ranks)
+			value := cancelingValue(t, sharedBits>>kindBits, smallFactor, rank, ranks)
 			input = AppendFloat(input, t, value)
 		}
 	}
@@ -53,8 +53,7 @@ func cancelingValue(
 ) float64 {
 	upper24Bits := sharedBits >> (61 - 24)
 	significand := 1 + float64(upper24Bits)/(1<<24) // in [1, 2)
-	const minExponent, exponentCount = 8, 6
-	exponent := minExponent + int(sharedBits%exponentCount)
+	exponent := 8 + int(sharedBits%6)
 	largeValue := math.Ldexp(significand, exponent)
 	positiveRank := int((sharedBits >> 8) % uint64(ranks))
 	maxDistance := max(1, ranks-1)
@@ -66,18 +65,17 @@ func cancelingValue(
 	case negativeRank:
 		return -largeValue
 	default:
-		return math.Ldexp(largeValue*smallFactor, -log2LargeToSmall[t])
+		return math.Ldexp(largeValue*smallFactor, smallExponents[t])
 	}
 }
 
-// log2LargeToSmall is the logarithm to base 2 of the ratio between large and small values.
-var log2LargeToSmall = map[driver.DataType]int{
-	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
+// Small values are about 2^smallExponents[t] times the large value.
+var smallExponents = map[driver.DataType]int{
+	driver.Float64: -20, driver.Float32: -10, driver.Float16: -18, driver.BFloat16: -20,
 }
 
-// SpecialInput returns a rank's input of special values. With 10 special values, element 123 has
-// value number 3 on rank 0, 2 on rank 1, and 1 on rank 2. Ranks 3 to 5 have the successors 4, 3 and
-// 2. If count is large enough, ranks 0 to 2 get all combinations of three values.
+// SpecialInput returns a rank's input of special values. Ranks 0 to 2 get all combinations of three
+// values if count is large enough, and ranks 3 to 5 get the successors of these values.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
 	base := int64(len(values))
@@ -86,12 +84,12 @@ func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	shift := int64(rank / digitCount)
 	input := make([]byte, 0, count*int64(t.Size()))
 	for element := range count {
-		digits := element
-		for range digitPosition { // remove the digits of lower ranks
-			digits /= base
+		digit := element // in the given base, after divisions
+		for range digitPosition {
+			digit /= base
 		}
 
-		index := (digits + shift) % base
+		index := (digit + shift) % base
 		input = AppendBits(input, t, values[index])
 	}
 
@@ -126,14 +124,18 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specialValues lists the bits of zeros, the smallest and largest subnormal and normal numbers,
-// one, infinities, a quiet and a signaling NaN, and the integers at which arithmetic wraps.
+// specialValues lists the bits of floats, and the integers at which arithmetic wraps.
 var specialValues = map[driver.DataType][]uint64{
 	driver.Float64: {
-		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,
-		0x3FF0000000000000, 0x7FEFFFFFFFFFFFFF, 0xFFEFFFFFFFFFFFFF, 0x7FF0000000000000,
-		0xFFF0000000000000, 0x7FF8000000000001, 0xFFF0000000000001,
+		0, 1 << 63, // zeros
+		1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, // subnormal numbers
+		0x0010000000000000, 0x8010000000000001, // small normal numbers
+		0x3FF0000000000000,                     // 1
+		0x7FEFFFFFFFFFFFFF, 0xFFEFFFFFFFFFFFFF, // largest numbers
+		0x7FF0000000000000, 0xFFF0000000000000, // infinities
+		0x7FF8000000000001, 0xFFF0000000000001, // a quiet and a signaling NaN
 	},
+	// The other floats are listed in the same order.
 	driver.Float32: {
 		0, 1 << 31, 1, 1<<31 | 1, 0x007FFFFF, 0x00800000, 0x80800001, 0x3F800000, 0x7F7FFFFF,
 		0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFF800001,
@@ -147,10 +149,10 @@ var specialValues = map[driver.DataType][]uint64{
 		0x7FC1, 0xFF81,
 	},
 	driver.Int8:   {0, 1, 0x7F, 0x80, 0x81, 0xFF},
-	driver.Uint8:  {0, 1, 0x7F, 0x80, 0x81, 0xFF},
+	driver.Int16:  {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF},
 	driver.Int32:  {0, 1, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF},
 	driver.Int64:  {0, 1, 1<<63 - 1, 1 << 63, 1<<63 | 1, 1<<64 - 1},
-	driver.Int16:  {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF},
+	driver.Uint8:  {0, 1, 0x7F, 0x80, 0x81, 0xFF},
 	driver.Uint16: {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF},
 	driver.Uint32: {0, 1, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF},
 	driver.Uint64: {0, 1, 1<<63 - 1, 1 << 63, 1<<63 | 1, 1<<64 - 1},

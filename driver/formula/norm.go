@@ -7,8 +7,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormRow holds the results of a norm for one row. NormCase.Want concatenates those of all rows.
-// Floats of 16 and 8 bits are stored as bits.
+// NormRow holds the results of a norm for one row. Floats of 16 and 8 bits are stored as bits.
 type NormRow struct {
 	Residual  []uint16  // the residual after the call
 	Output    []uint16  // the normalized row
@@ -17,7 +16,7 @@ type NormRow struct {
 }
 
 // Norm returns the results of a norm for one row. sums holds the sums of the ranks' elements,
-// rounded to type t. Only driver.QuantStatic uses staticScale. With an epsilon and a bias of 0:
+// rounded to type t. With an epsilon and a bias of 0:
 //
 //	sums      2 -2  2 -2
 //	residual  1 -1  1 -1
@@ -27,35 +26,32 @@ type NormRow struct {
 func Norm(
 	n *driver.Norm, t driver.DataType, sums, residual, weight []uint16, staticScale float32,
 ) NormRow {
-	decode := reduce.BFloat16Value
-	round := reduce.BFloat16Bits
+	decode, bitsOf := reduce.BFloat16Value, reduce.BFloat16Bits
 	if t == driver.Float16 {
-		decode = reduce.Float16Value
-		round = reduce.Float16Bits
+		decode, bitsOf = reduce.Float16Value, reduce.Float16Bits
 	}
 
 	encode := func(v float32) uint16 {
 		if isNaN(v) {
-			v = canonicalNaN
+			return bitsOf(canonicalNaN)
 		}
 
-		return round(v)
+		return bitsOf(v)
 	}
 	size := len(sums)
 	r := NormRow{Residual: make([]uint16, size), Output: make([]uint16, size)}
-	row := make([]float32, size) // first the new residual, then the output
+	row := make([]float32, size) // the new residual, then the output
 	for i := range sums {
 		r.Residual[i] = encode(decode(sums[i]) + decode(residual[i]))
 		row[i] = decode(r.Residual[i])
 	}
 
-	// The conversions to float32 prevent fused multiply-adds, which would round differently.
-	meanSquare := float32(sumSquares(row) * float32(1/float32(size)))
+	inverseSize := 1 / float32(size)
+	meanSquare := float32(sumSquares(row) * inverseSize) // float32 prevents a fused multiply-add
 	inverseRMS := 1 / float32(math.Sqrt(float64(meanSquare+n.Epsilon)))
 	for i, v := range row {
-		product := v * float32(decode(weight[i])+n.WeightBias)
-		row[i] = decode(encode(float32(product) * inverseRMS))
-		r.Output[i] = encode(row[i])
+		r.Output[i] = encode(v * (decode(weight[i]) + n.WeightBias) * inverseRMS)
+		row[i] = decode(r.Output[i])
 	}
 
 	r.quantize(n.Quant, row, staticScale)
@@ -67,7 +63,6 @@ func isNaN(v float32) bool { return v != v }
 const (
 	warpCount      = 16 // warps that share a row on a GPU
 	threadsPerWarp = 32
-	packSize       = driver.NormUnit // elements that a thread reads at once
 )
 
 // sumSquares adds the squares of a row in the order of the GPU kernel: first within each thread,
@@ -75,10 +70,10 @@ const (
 func sumSquares(row []float32) float32 {
 	var sums [warpCount][threadsPerWarp]float32
 	for i, v := range row {
-		pack := i / packSize
-		thread := pack % (warpCount * threadsPerWarp)
+		unit := i / driver.NormUnit // consecutive elements that a thread reads at once
+		thread := unit % (warpCount * threadsPerWarp)
 		sum := &sums[thread/threadsPerWarp][thread%threadsPerWarp]
-		// The square of a 16-bit float is exact, so this rounds like a fused multiply-add.
+		// Like a fused multiply-add: float64 holds the square of a 16-bit float exactly.
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
 
@@ -135,9 +130,8 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 }
 
 // computeScale returns the scale that maps the largest magnitude to the largest 8-bit float.
-// MinMagnitude prevents a scale of 0.
 func computeScale(values []float32) float32 {
-	largest := float32(0)
+	largest := float32(driver.MinMagnitude) // prevents a scale of 0
 	for _, v := range values {
 		if isNaN(v) {
 			return canonicalNaN
@@ -146,5 +140,5 @@ func computeScale(values []float32) float32 {
 		largest = max(largest, float32(math.Abs(float64(v))))
 	}
 
-	return max(largest, float32(driver.MinMagnitude)) / driver.MaxE4M3
+	return largest / driver.MaxE4M3
 }

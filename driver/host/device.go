@@ -10,12 +10,29 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control/shm"
+	"symmem/internal/ranked"
 	"symmem/internal/scatter"
 	"symmem/internal/sys"
 )
 
-// granularity is the unit of segment sizes.
-const granularity = sys.PageSize
+// Backend opens host devices.
+type Backend struct{}
+
+// Name returns "host".
+func (Backend) Name() string { return "host" }
+
+// LocalRanks returns the maximum number of ranks in a group.
+func (Backend) LocalRanks() (int, error) { return maxRanks, nil }
+
+// Open opens this rank's device and connects it to the other ranks of the machine.
+func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
+	d, err := open(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("opening a host device: %w", err)
+	}
+
+	return d, nil
+}
 
 // Device provides the memory, streams and communicators of one rank.
 type Device struct {
@@ -24,11 +41,14 @@ type Device struct {
 	machine *shm.Machine
 	scatter *scatter.Scatter
 
-	captureCount  atomic.Int32  // number of capturing streams; Register fails unless it is 0
-	abandoned     abandonedWork // work that closed streams are still running
-	lateStarts    lateStarts    // workers to start for streams for which no caller waits
-	groupTimeouts sync.Map      // set of the open groups' timeouts, as *driver.Limit
+	captureCount  atomic.Int32 // number of capturing streams
+	abandonedWork abandonedWork
+	lateStarts    lateStarts
+	groupTimeouts sync.Map // keys: the *driver.Limit of each open group
 }
+
+// granularity is the unit of segment sizes.
+const granularity = sys.PageSize
 
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	isRankValid := cfg.Rank >= 0 && cfg.Rank < cfg.Size
@@ -59,6 +79,54 @@ func info() driver.Info {
 	}
 }
 
+// Info describes the device.
+func (d *Device) Info() driver.Info { return d.info }
+
+// NewArena reserves an address range.
+func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
+	if bytes <= 0 || bytes%granularity != 0 {
+		return nil, fmt.Errorf("reserving an arena of %d bytes: the size must be a multiple of %d",
+			bytes, granularity)
+	}
+
+	addresses, err := sys.Reserve(bytes, granularity)
+	if err != nil {
+		return nil, err
+	}
+
+	return &arena{device: d, addresses: addresses}, nil
+}
+
+// NewStream returns a new stream.
+func (d *Device) NewStream() (driver.Stream, error) { return &stream{device: d}, nil }
+
+// AdoptStream returns a new stream and ignores the handle.
+func (d *Device) AdoptStream(uintptr) (driver.AdoptedStream, error) {
+	return &stream{device: d}, nil
+}
+
+// NewEvent returns a new event.
+func (d *Device) NewEvent() (driver.Event, error) { return &event{}, nil }
+
+// Permute runs like a copy: an idle stream runs it immediately.
+func (*Device) Permute(s driver.Stream, p *driver.Permutation) error {
+	return queuePermute(s, p)
+}
+
+// Unpermute is like Permute.
+func (*Device) Unpermute(s driver.Stream, p *driver.Permutation) error {
+	return queueUnpermute(s, p)
+}
+
+// AdoptCommunicator returns ErrUnsupported.
+func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
+	return nil, fmt.Errorf("adopting communicator %#x on the host: %w", handle,
+		driver.ErrUnsupported)
+}
+
+// Close releases all resources.
+func (d *Device) Close() error { return d.machine.Close() }
+
 // longestTimeout returns the longest timeout of the device and its open groups.
 func (d *Device) longestTimeout() time.Duration {
 	longest := d.cfg.Timeout
@@ -69,14 +137,90 @@ func (d *Device) longestTimeout() time.Duration {
 	return longest
 }
 
-// Info describes the device.
-func (d *Device) Info() driver.Info { return d.info }
+// abandonedWork counts the streams that were still running work when their Close timed out. The
+// work may access memory, which therefore stays mapped until it ends.
+type abandonedWork struct {
+	mu            ranked.Mutex[abandonedMu] // guards all fields
+	streamCount   int
+	delayedUnmaps []func() error // called in order when streamCount drops to 0
+}
 
-// Close releases all resources.
-func (d *Device) Close() error { return d.machine.Close() }
+func (a *abandonedWork) isRunning() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.streamCount > 0
+}
 
-// AdoptCommunicator returns ErrUnsupported.
-func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
-	return nil, fmt.Errorf("adopting communicator %#x on the host: %w", handle,
-		driver.ErrUnsupported)
+// unmapWhenDone calls unmap now or, if abandoned work is running, when all of it has ended.
+func (a *abandonedWork) unmapWhenDone(unmap func() error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.streamCount == 0 {
+		return unmap()
+	}
+
+	a.delayedUnmaps = append(a.delayedUnmaps, unmap)
+	return nil
+}
+
+// addIfBusy adds a closed stream until its work ends.
+func (a *abandonedWork) addIfBusy(s *stream) {
+	s.mu.Lock()
+	period := s.busyPeriod
+	s.mu.Unlock()
+	if period == nil {
+		return
+	}
+
+	a.mu.Lock()
+	a.streamCount++
+	a.mu.Unlock()
+	go func() {
+		<-period.ended
+		a.removeStream()
+	}()
+}
+
+func (a *abandonedWork) removeStream() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.streamCount--; a.streamCount > 0 {
+		return
+	}
+
+	for _, unmap := range a.delayedUnmaps {
+		_ = unmap() // the caller of unmapWhenDone has already returned
+	}
+
+	a.delayedUnmaps = nil
+}
+
+// lateStarts starts workers for lazy streams on which no caller waits.
+type lateStarts struct {
+	mu     ranked.Mutex[lateStartsMu]
+	starts []func() // guarded by mu
+}
+
+// lateStartDelay bounds the time for which a lazy stream has no worker.
+const lateStartDelay = time.Millisecond
+
+// add arranges that start is called within lateStartDelay.
+func (l *lateStarts) add(start func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.starts) == 0 {
+		time.AfterFunc(lateStartDelay, l.startAll)
+	}
+
+	l.starts = append(l.starts, start)
+}
+
+func (l *lateStarts) startAll() {
+	l.mu.Lock()
+	starts := l.starts
+	l.starts = nil
+	l.mu.Unlock()
+	for _, start := range starts {
+		start()
+	}
 }

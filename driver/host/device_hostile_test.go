@@ -148,7 +148,7 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 		failIfErr(t, err)
 	}
 
-	validFileKey := pair.groups[0].(*communicator).fileKey(key)
+	validFileKey := fileKey(key)
 	_, err = wrongTokenClient.Fetch(pair.ctx, validFileKey)
 	if !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("Fetch with a wrong token: got %v, want ErrRefused", err)

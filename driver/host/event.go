@@ -15,46 +15,8 @@ type event struct {
 	lastPoint *point // nil before the first Record; guarded by mu
 }
 
-func (e *event) getLastPoint() *point {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.lastPoint
-}
-
-func (e *event) setLastPoint(p *point) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.lastPoint = p
-}
-
-// point is a marker in the queue of a stream. The stream reaches it after all earlier work.
-type point struct {
-	lazy    *lazyRecv     // earlier Recv that Synchronize may run, or nil
-	reached chan struct{} // closed when the stream reaches the point
-	err     error         // error of earlier work; valid once reached is closed
-}
-
-func (p *point) isReached() bool {
-	select {
-	case <-p.reached:
-		return true
-	default:
-		return false
-	}
-}
-
-func (p *point) run() error {
-	close(p.reached)
-	return nil
-}
-
-// skip replaces run if earlier work has failed.
-func (p *point) skip(cause error) {
-	p.err = cause
-	close(p.reached)
-}
-
-// Done reports whether the stream has reached the event. It is true before the first Record.
+// Done reports whether the stream has reached the event. An event that has not been recorded is
+// done.
 func (e *event) Done() bool {
 	p := e.getLastPoint()
 	return p == nil || p.isReached()
@@ -68,7 +30,7 @@ func (e *event) Synchronize(ctx context.Context) error {
 	}
 
 	if p.lazy != nil && !p.isReached() {
-		p.lazy.wait(ctx) // may run the Recv on this goroutine
+		p.lazy.receive(ctx) // on this goroutine
 	}
 
 	select {
@@ -79,7 +41,19 @@ func (e *event) Synchronize(ctx context.Context) error {
 	}
 }
 
-// Record records an event after all queued work. It fails on a stream that is closed and idle.
+func (e *event) getLastPoint() *point {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lastPoint
+}
+
+func (e *event) setLastPoint(p *point) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lastPoint = p
+}
+
+// Record records an event after all queued work, even if the stream is closed but still busy.
 func (s *stream) Record(e driver.Event) error {
 	hostEvent, ok := e.(*event)
 	if !ok {
@@ -104,8 +78,7 @@ func (s *stream) Record(e driver.Event) error {
 	if isIdle {
 		s.runOrSkip(p)
 	} else {
-		const callerWaits = false
-		s.enqueue(p, callerWaits)
+		s.queue = append(s.queue, p) // without a worker for a lazy Recv, unlike enqueue
 	}
 
 	hostEvent.setLastPoint(p)
@@ -132,13 +105,12 @@ func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 	}
 
 	p := hostEvent.getLastPoint()
-	if p == nil {
-		noWork := hostWork(func() {})
-		return s.submit(noWork, alwaysReady) // fails if s is closed
+	if p == nil { // nothing to wait for, but s may be closed
+		return s.submit(hostWork(func() {}), alwaysReady)
 	}
 
 	if p.lazy != nil && !p.isReached() {
-		p.lazy.stopWaiting() // starts a worker for the Recv, because this call does not wait
+		p.lazy.startWorker()
 	}
 
 	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
@@ -158,5 +130,31 @@ func (w *eventWait) run() error {
 	return w.point.err
 }
 
-// skip does nothing, because no caller waits for an eventWait.
 func (w *eventWait) skip(error) {}
+
+// point is a marker in the queue of a stream. The stream reaches it after all earlier work.
+type point struct {
+	lazy    *lazyRecv     // earlier Recv without a worker, or nil
+	reached chan struct{} // closed when the stream reaches the point
+	err     error         // error of earlier work; valid once reached is closed
+}
+
+func (p *point) isReached() bool {
+	select {
+	case <-p.reached:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *point) run() error {
+	close(p.reached)
+	return nil
+}
+
+// skip replaces run if earlier work has failed.
+func (p *point) skip(cause error) {
+	p.err = cause
+	close(p.reached)
+}

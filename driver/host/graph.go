@@ -8,16 +8,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds the work that a stream recorded in a capture.
-//
-// Ranks compare the positions of recorded collectives to detect that they call different ones. The
-// second collective in a group's first capture has the position {Capture: 1, Call: 2}.
+// graph holds the work that a stream recorded in a capture. Until EndCapture, the stream's mu guards
+// all fields; then, graph.mu does.
 type graph struct {
-	// During the capture, the stream's mu guards the following fields. Afterwards, mu guards them.
 	mu            ranked.Mutex[graphMu]
-	replays       []replayFunc // nil after Close
+	replays       []replayFunc
 	isClosed      bool
-	lastPositions map[*communicator]driver.Recorded
+	lastPositions map[*communicator]driver.Recorded // of the collectives of each group
 }
 
 // replayFunc queues one item of recorded work on a stream.
@@ -37,8 +34,7 @@ func (s *stream) BeginCapture() error {
 
 	s.capture = &graph{lastPositions: map[*communicator]driver.Recorded{}}
 	s.device.captureCount.Add(1)
-	if s.deferred {
-		// Synchronize would have run the queue, but fails during a capture. Start a worker instead.
+	if s.deferred { // the queue waits for Synchronize, which fails during a capture
 		s.deferred = false
 		go s.drain()
 	}
@@ -46,27 +42,33 @@ func (s *stream) BeginCapture() error {
 	return nil
 }
 
-// The caller must hold the capturing stream's mu.
-func (g *graph) addReplay(f replayFunc) { g.replays = append(g.replays, f) }
+func (s *stream) Capturing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.capture != nil
+}
 
-// recordCall records a message as it is, and a collective with its position. The caller must hold
-// the capturing stream's mu.
+// recordCall records a call. The caller must hold the capturing stream's mu.
 func (g *graph) recordCall(p *plan) {
-	isMessage := p.Operation.PointToPoint()
-	if isMessage {
+	if p.isMessage {
 		g.addReplay(p.queueOn)
 		return
 	}
 
-	position := g.nextPosition(p.comm)
-	recorded := *p
-	recorded.Call = p.RecordedAs(position)
-	recorded.callMeter = driver.Meter{} // replays are not metered
-	g.addReplay(recorded.queueOn)
+	collective := *p
+	collective.Call = p.RecordedAs(g.nextPosition(p.comm))
+	collective.callMeter = driver.Meter{} // replays are not metered
+	g.addReplay(collective.queueOn)
 }
 
-// nextPosition advances the last position of a group. The caller must hold the capturing stream's
-// mu.
+func (p *plan) queueOn(target *stream) error { return p.comm.Launch(target, p) }
+
+// The caller must hold the capturing stream's mu.
+func (g *graph) addReplay(f replayFunc) { g.replays = append(g.replays, f) }
+
+// nextPosition returns the position of the group's next collective, by which ranks detect that they
+// call different ones. The second collective in the first capture has {Capture: 1, Call: 2}. The
+// caller must hold the capturing stream's mu.
 func (g *graph) nextPosition(c *communicator) driver.Recorded {
 	position := g.lastPositions[c]
 	isFirstCall := position.Capture == 0
@@ -78,8 +80,6 @@ func (g *graph) nextPosition(c *communicator) driver.Recorded {
 	g.lastPositions[c] = position
 	return position
 }
-
-func (p *plan) queueOn(target *stream) error { return p.comm.Launch(target, p) }
 
 // EndCapture ends the capture and returns the recorded work.
 func (s *stream) EndCapture() (driver.Graph, error) {
@@ -95,12 +95,6 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
-func (s *stream) Capturing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.capture != nil
-}
-
 // Launch queues the recorded work on a stream, which must not be capturing.
 func (g *graph) Launch(target driver.Stream) error {
 	s, err := hostStream(target)
@@ -114,8 +108,7 @@ func (g *graph) Launch(target driver.Stream) error {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
 
-	if s.Capturing() {
-		// A graph recorded by s would not keep g's buffers reachable.
+	if s.Capturing() { // the new graph would not keep the buffers of g reachable
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
 
@@ -126,9 +119,8 @@ func (g *graph) Launch(target driver.Stream) error {
 	return nil
 }
 
-// replayAll queues recorded work and returns the first error. It stops early only if the stream or
-// a group is closed. After other errors it continues: the failed stream skips the rest of the work,
-// and thereby passes the error on to events and groups.
+// replayAll queues recorded work and returns the first error. It stops at ErrClosed. After other
+// errors it continues: events and groups get the stream's error when the stream skips their work.
 func (s *stream) replayAll(replays []replayFunc) error {
 	var firstErr error
 	for _, replay := range replays {

@@ -14,19 +14,21 @@ import (
 // them to a pipe, a ring buffer in shared memory. If the receiver does not read in time, the rest
 // moves to a backlog on the sender's heap, so that a Send can end without its Recv.
 //
-// Messages with the same sender and tag are numbered from 1. The receiver's matcher assigns a
-// number to each Recv.
+// The messages in a pipe that have the same tag are numbered from 1. The matcher assigns a number
+// to each Recv.
 type messages struct {
+	comm      *communicator
 	sendPipes []sendPipe // by group rank of the receiver
 	recvPipes []recvPipe // by group rank of the sender
 
-	isClosing atomic.Bool // set by waitUntilSent
+	isClosing atomic.Bool // the group fails if a receiver does not read in time
 
 	matcher         message.Matcher[*recvCall] // guarded by Counts.Mu
 	unfinishedRecvs map[*recvCall]struct{}     // guarded by Counts.Mu
 }
 
 func (m *messages) init(c *communicator, ranks int) {
+	m.comm = c
 	m.sendPipes = make([]sendPipe, ranks)
 	m.recvPipes = make([]recvPipe, ranks)
 	m.unfinishedRecvs = map[*recvCall]struct{}{}
@@ -41,15 +43,15 @@ func (m *messages) init(c *communicator, ranks int) {
 type messageWork interface {
 	work
 	// transferNow transfers as much as possible without long waits, and reports whether the message
-	// is complete. callerWaits is set if the caller is about to wait for the message.
+	// is complete. callerWaits is set if the launching goroutine is about to call Synchronize.
 	transferNow(callerWaits bool) (done bool, err error)
 }
 
 type messageCall struct {
 	comm             *communicator
 	plan             *plan
-	priorCollectives uint64 // number of collectives that this rank called before the message
-	checkCalls       bool   // compare the arguments of the Send and the Recv
+	priorCollectives uint64 // collectives that this rank called before the message
+	checkCalls       bool   // whether to compare the arguments of the Send and the Recv
 }
 
 func (p *plan) newMessageWork() (messageWork, error) {
@@ -66,9 +68,8 @@ func (p *plan) newMessageWork() (messageWork, error) {
 		comm: c, plan: p, priorCollectives: c.LastTicket(), checkCalls: c.checkCalls.Load(),
 	}
 	if isSend {
-		// The next collective cannot start before the unlock, so peers see the count first.
 		receiver := p.Root
-		shared := c.pipe(c.cfg.Rank, receiver)
+		shared := c.pipe(c.cfg.Rank, receiver) // Mu delays collectives until peers see the count
 		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
 	}
 
@@ -95,12 +96,11 @@ func (m *messages) newRecv(call messageCall) *recvCall {
 	r := &recvCall{messageCall: call}
 	c.Counts.Mu.Lock()
 	defer c.Counts.Mu.Unlock()
-	// The matcher assigns the number, not CountMessage.
+	// A Recv gets its number from the matcher.
 	_ = c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
 	m.unfinishedRecvs[r] = struct{}{}
-	messageSegment := control.MessageSegment(&c.cfg, call.priorCollectives)
-	claims := m.matcher.Post(r, p.Tag, p.Root, messageSegment)
-	assignMessages(claims)
+	segment := control.MessageSegment(&c.cfg, call.priorCollectives)
+	assignMessages(m.matcher.Post(r, p.Tag, p.Root, segment))
 	return r
 }
 
@@ -113,7 +113,7 @@ func assignMessages(claims []message.Claim[*recvCall]) {
 	}
 }
 
-// messageWait describes a wait until ready returns true, which depends on the awaited group ranks.
+// messageWait describes a wait for the awaited group ranks, until ready returns true.
 func (call *messageCall) messageWait(ready func() bool, awaited ...int) shm.MessageWait {
 	return shm.MessageWait{
 		Operation: call.plan.Operation, Peer: call.plan.Root, IsReady: ready, Awaited: awaited,
@@ -126,7 +126,7 @@ func (call *messageCall) describe() string {
 	return control.DescribeMessage(&call.comm.cfg, &call.plan.Call, unknownNumber)
 }
 
-// skip makes the group fail, because the message is lost or its data was never computed.
+// skip makes the group fail, because the message cannot be transferred.
 func (call *messageCall) skip(cause error) {
 	hasLeftGroup := call.comm.BeginUse() != nil
 	if hasLeftGroup {
@@ -135,13 +135,13 @@ func (call *messageCall) skip(cause error) {
 
 	defer call.comm.EndUse()
 	cfg := &call.comm.cfg
-	// The result is dropped: it is the same error, and skip returns none.
 	_ = call.comm.Fail(&driver.PriorError{
 		InCall: call.describe(), Rank: cfg.Ranks[cfg.Rank], Cause: cause,
 	})
 }
 
-// failIfErr makes the group fail and returns the first fault of the group, unless err is nil.
+// failIfErr returns nil for a nil error. Otherwise, it makes the group fail and returns the group's
+// first fault.
 func (call *messageCall) failIfErr(err error) error {
 	if err == nil {
 		return nil
@@ -150,14 +150,41 @@ func (call *messageCall) failIfErr(err error) error {
 	return call.comm.failWith(err)
 }
 
-// untilEmpty makes readFrames read all frames that have arrived.
-var untilEmpty *recvCall
+// readArrived reads all frames that have arrived.
+func (m *messages) readArrived() error {
+	for source := range m.recvPipes {
+		if err := m.recvPipes[source].readAll(); err != nil {
+			return err
+		}
+	}
 
-// waitUntilSent waits until all backlogs have been sent. If the group fails during the wait, the
-// result is the fault.
-func (m *messages) waitUntilSent(c *communicator) error {
-	m.isClosing.Store(true) // the group fails if a receiver does not read in time
-	earlierFault := c.Cause()
+	return nil
+}
+
+// hasIncomplete reports whether data is in transit, or a message or a Recv is unmatched.
+func (m *messages) hasIncomplete() bool {
+	for peer := range m.recvPipes {
+		pipe := &m.recvPipes[peer]
+		pipe.mu.Lock()
+		isReceiving := len(pipe.incoming) > 0
+		pipe.mu.Unlock()
+		isSending := m.sendPipes[peer].backlogSentChannel() != nil
+		if isReceiving || isSending {
+			return true
+		}
+	}
+
+	counts := &m.comm.Counts
+	counts.Mu.Lock()
+	defer counts.Mu.Unlock()
+	return len(m.unfinishedRecvs) > 0 || len(m.matcher.Unclaimed()) > 0
+}
+
+// waitUntilSent waits until all backlogs have been sent. It returns the group's fault if the group
+// fails during the wait.
+func (m *messages) waitUntilSent() error {
+	m.isClosing.Store(true)
+	earlierFault := m.comm.Cause()
 	hasWaited := false
 	for i := range m.sendPipes {
 		for { // a new backlog can begin during the wait
@@ -172,22 +199,20 @@ func (m *messages) waitUntilSent(c *communicator) error {
 	}
 
 	if hasWaited && earlierFault == nil {
-		return c.Cause()
+		return m.comm.Cause()
 	}
 
 	return nil
 }
 
 // unmatchedError lists messages without a Recv, Recvs without a message, and messages that a peer
-// left unread. Call it after LeaveGroup: from then on, the senders report messages that this rank
-// has not read.
-func (m *messages) unmatchedError(c *communicator) error {
-	for source := range m.recvPipes {
-		if err := m.recvPipes[source].readFrames(untilEmpty); err != nil {
-			return err
-		}
+// left unread. The caller must have called LeaveGroup: senders report messages that arrive later.
+func (m *messages) unmatchedError() error {
+	if err := m.readArrived(); err != nil {
+		return err
 	}
 
+	c := m.comm
 	c.Counts.Mu.Lock()
 	unclaimed := m.matcher.Unclaimed()
 	awaitedRecvs := m.awaitedRecvs()

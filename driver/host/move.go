@@ -35,7 +35,7 @@ func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
 	m.group, m.cfg, m.rank = g, cfg, cfg.Rank
 	m.stages, m.payloads = make([]unsafe.Pointer, g.Size()), make([]payloadCopy, g.Size())
 	for r := range m.stages {
-		m.stages[r] = unsafe.Add(g.Data(), r*2*stageBytes)
+		m.stages[r] = unsafe.Add(g.Data(), r*stagingBytes)
 	}
 
 	m.ownStage = m.stages[m.rank]

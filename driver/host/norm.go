@@ -8,22 +8,20 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normalizer computes RMS norms. For a row with a residual, weights, and a root mean square of 3:
+// normalizer computes RMS norms. For example, from a row with the elements 2, -2, the residual 1, -1
+// and the weights 2, 1, it computes the residual 3, -3 and, as the root mean square is 3, the output
+// 2, -1. Results have the same bits as those of the GPU kernels, which add in the same order.
 //
-//	new residual  (2, -2) + (1, -1) = (3, -3)
-//	output        (3, -3) / 3 * (2, 1) = (2, -1)
-//
-// It adds in the order of the GPU kernels, so that the results have the same bits. All calls reuse
-// the buffers in the fields.
+// All calls reuse the buffers in the fields.
 type normalizer struct {
-	row        []float32            // the row that is being normalized
-	residual   []float32            // residual of the row
-	weights    []float32            // weights of all rows, with the bias
+	row        []float32            // the current row
+	residual   []float32            // residual of the row before the call
+	weights    []float32            // the same for all rows; include the bias
 	roundedRow []uint16             // output for norms that return only quantized values
 	squareSums [threadCount]float32 // one per GPU thread
 }
 
-// normalize expects the sums of the ranks' rows in call.Recv.
+// normalize normalizes the sums of the ranks' rows, which it reads from call.Recv.
 func (n *normalizer) normalize(call *plan) {
 	norm, t := call.Norm, call.DataType
 	hidden := int(norm.Hidden)
@@ -41,7 +39,7 @@ func (n *normalizer) normalize(call *plan) {
 		sums := matrixRow[uint16](call.Recv, row, hidden)
 		residual := matrixRow[uint16](norm.Residual, row, hidden)
 		n.addResidual(t, sums, residual)
-		output := sums // normalized in place
+		output := sums // overwrites the sums
 		if norm.OnlyQuantized {
 			output = n.roundedRow
 		}
@@ -72,7 +70,7 @@ func matrixRow[T uint8 | uint16](matrix uintptr, row, hidden int) []T {
 	return unsafe.Slice((*T)(unsafe.Add(pointer(matrix), row*rowBytes)), hidden)
 }
 
-// addResidual replaces n.row and residual with sums+residual, rounded to type t.
+// addResidual sets n.row and residual to sums+residual, rounded to type t.
 func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	toFloat32(t, n.row, sums)
 	toFloat32(t, n.residual, residual)
@@ -80,19 +78,19 @@ func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 		n.row[i] += v
 	}
 
-	roundRow(t, n.row, residual)
+	roundAndStore(t, n.row, residual)
 }
 
-// scaleRow replaces n.row and output with n.row*weights/rms, rounded to type t.
+// scaleRow sets n.row and output to n.row*weights/rms, rounded to type t.
 func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint16) {
-	// The conversions to float32 prevent fused multiply-adds, which would round differently.
-	meanSquare := float32(n.sumSquares() * float32(1/float32(len(n.row))))
+	inverseSize := 1 / float32(len(n.row))
+	meanSquare := float32(n.sumSquares() * inverseSize) // float32 prevents a fused multiply-add
 	factor := 1 / float32(math.Sqrt(float64(meanSquare+epsilon)))
 	for i, v := range n.row {
-		n.row[i] = float32(v*n.weights[i]) * factor
+		n.row[i] = v * n.weights[i] * factor
 	}
 
-	roundRow(t, n.row, output)
+	roundAndStore(t, n.row, output)
 }
 
 const (
@@ -114,15 +112,14 @@ func (n *normalizer) sumSquares() float32 {
 	return sums[0]
 }
 
-// addSquares distributes the row to threads in units of driver.NormUnit elements.
+// addSquares distributes the row, a multiple of driver.NormUnit elements, to threads in such units.
 func addSquares(sums *[threadCount]float32, row []float32) {
 	for first := 0; first < len(row); first += driver.NormUnit {
 		unit := first / driver.NormUnit
 		thread := unit % threadCount
 		sum := &sums[thread]
 		for _, v := range row[first : first+driver.NormUnit] {
-			// The square is exact in float64, because v was rounded to 16 bits. The sum therefore
-			// rounds like a fused multiply-add.
+			// Like a fused multiply-add: float64 holds the square of a 16-bit v exactly.
 			*sum = float32(float64(v)*float64(v) + float64(*sum))
 		}
 	}
@@ -146,8 +143,8 @@ func addWarps(sums *[threadCount]float32) {
 	}
 }
 
-// quantize divides n.row by its scales, and stores the results as 8-bit floats. Depending on
-// norm.Quant, it first computes the scales.
+// quantize multiplies n.row by the inverse of its scales, and stores the results as 8-bit floats.
+// Unless the scale is static, it first computes the scales.
 func (n *normalizer) quantize(norm *driver.Norm, row int) {
 	quantized := matrixRow[uint8](norm.Quantized, row, len(n.row))
 	groupSize := len(n.row) // values that share a scale
@@ -173,9 +170,8 @@ func (n *normalizer) quantize(norm *driver.Norm, row int) {
 }
 
 // computeScale returns the scale that maps the largest magnitude to the largest 8-bit float.
-// MinMagnitude prevents a scale of 0.
 func computeScale(values []float32) float32 {
-	largest := float32(driver.MinMagnitude)
+	largest := float32(driver.MinMagnitude) // prevents a scale of 0
 	for _, v := range values {
 		if isNaN(v) {
 			return canonicalNaN
@@ -189,7 +185,7 @@ func computeScale(values []float32) float32 {
 
 func isNaN(v float32) bool { return v != v }
 
-// All NaNs in results have the bits that a GPU produces.
+// Results contain only these NaNs, which a GPU produces.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
 const canonicalNaN16 = 0x7fff // for both 16-bit types
@@ -209,8 +205,8 @@ func toFloat32(t driver.DataType, dst []float32, src []uint16) {
 	}
 }
 
-// roundRow rounds row to the 16-bit type t, and stores its bits in dst.
-func roundRow(t driver.DataType, row []float32, dst []uint16) {
+// roundAndStore rounds row to the 16-bit type t, in place, and stores the bits in dst.
+func roundAndStore(t driver.DataType, row []float32, dst []uint16) {
 	for i, v := range row {
 		switch {
 		case isNaN(v):

@@ -6,18 +6,18 @@ import (
 	"symmem/driver"
 )
 
-// permutation is a queued Permute or Unpermute. Its slices keep Go memory reachable.
+// permutation is a queued Permute or Unpermute.
 //
-// A row that this rank received has TopK expert ids. Suppose that row a is for experts 0 and 1, row
-// b for expert 1, and row c for expert 0. Permute groups copies of the rows by expert: a, c, a, b.
-// Each expert computes a row from each copy, and Unpermute adds the weighted results for each
-// received row. The index of a received row is called its place.
+// A row that this rank received has TopK expert ids. If row a is for experts 0 and 1, row b for
+// expert 1, and row c for expert 0, Permute groups copies of the rows by expert: a, c, a, b. Each
+// expert computes a row from each copy, and Unpermute adds the weighted results for each received
+// row. A row's place is its index among the received rows.
 type permutation struct {
 	driver.Permutation
-	dispatched       []byte // the received rows; only for Permute
-	dispatchedLayout driver.RouteLayout
-	rowBytes         int64  // size of a received row
-	permuted         []byte // the copies, and the index of each id's copy
+	dispatched       []byte             // the received rows; only for Permute
+	dispatchedLayout driver.RouteLayout // offsets in dispatched
+	rowBytes         int64              // size of a received row
+	permuted         []byte             // the copies, and their indexes by id
 	permutedLayout   driver.PermutedLayout
 	computed         []byte // the computed rows; only for Unpermute
 	returned         []byte // the sums of computed rows; only for Unpermute
@@ -30,8 +30,9 @@ func queuePermute(s driver.Stream, p *driver.Permutation) error {
 	}
 
 	call := newPermutation(p)
-	call.rowBytes, _ = p.RowBytes()
-	call.dispatchedLayout = p.Route.Layout(p.Ranks, call.rowBytes)
+	rowBytes, _ := p.RowBytes()
+	call.rowBytes = rowBytes
+	call.dispatchedLayout = p.Route.Layout(p.Ranks, rowBytes)
 	call.dispatched = bytesAt(p.Dispatched, int(call.dispatchedLayout.Bytes))
 	return target.submit(memoryWork(call.permute), alwaysReady)
 }
@@ -59,19 +60,18 @@ func newPermutation(p *driver.Permutation) *permutation {
 // part returns count elements of memory, beginning at an offset in bytes.
 func part[T any](memory []byte, offset, count int64) []T {
 	if count == 0 {
-		return nil // offset may be the end of memory
+		return nil // memory[offset] may not exist
 	}
 
 	return unsafe.Slice((*T)(unsafe.Pointer(&memory[offset])), count)
 }
 
-// idCount returns the number of expert ids in dispatched, including unused ones.
+// idCount returns the number of expert ids in dispatched, including those of places without a row.
 func (p *permutation) idCount() int64 {
 	places := int64(p.Ranks) * p.Route.MaxTokens
 	return places * int64(p.Route.TopK)
 }
 
-// permute runs a Permute.
 func (p *permutation) permute() {
 	p.storeRowCounts()
 	counts := p.storeCopyCounts()
@@ -79,29 +79,29 @@ func (p *permutation) permute() {
 	p.copyRows(firstIndexes)
 }
 
-// storeCopyCounts returns the number of each expert's copies, as a slice of the output.
+// storeCopyCounts returns the number of each expert's copies, as a slice of p.permuted.
 func (p *permutation) storeCopyCounts() []int32 {
 	counts := part[int32](p.permuted, p.permutedLayout.Counts, int64(p.Route.MostExperts(p.Ranks)))
 	clear(counts)
-	p.visitIDs(func(_ int64, expert int) { counts[expert]++ })
+	p.visitIDs(func(_ int64, localExpert int) { counts[localExpert]++ })
 	return counts
 }
 
-// copyRows copies the rows to each expert's indexes, which it advances.
+// copyRows copies rows to the next index of each of their experts, and advances that index.
 func (p *permutation) copyRows(nextIndexes []int32) {
 	idCount, capacity := p.idCount(), p.permutedLayout.Capacity
 	weights := part[float32](p.dispatched, p.dispatchedLayout.Weights, idCount)
 	permutedWeights := part[float32](p.permuted, p.permutedLayout.Weights, capacity)
-	indexes := part[int32](p.permuted, p.permutedLayout.Places, idCount) // of copies, by id
-	experts := part[int32](p.permuted, p.permutedLayout.Experts, capacity)
-	const none = -1 // for ids without a copy, and for unused rows between experts
-	fill(indexes, none)
-	fill(experts, none)
-	p.visitIDs(func(idIndex int64, expert int) {
-		copyIndex := nextIndexes[expert]
-		nextIndexes[expert]++
-		indexes[idIndex] = copyIndex
-		experts[copyIndex] = int32(expert)
+	copyIndexes := part[int32](p.permuted, p.permutedLayout.Places, idCount) // by id
+	expertsOfCopies := part[int32](p.permuted, p.permutedLayout.Experts, capacity)
+	const noCopy = -1
+	fill(copyIndexes, noCopy)
+	fill(expertsOfCopies, noCopy)
+	p.visitIDs(func(idIndex int64, localExpert int) {
+		copyIndex := nextIndexes[localExpert]
+		nextIndexes[localExpert]++
+		copyIndexes[idIndex] = copyIndex
+		expertsOfCopies[copyIndex] = int32(localExpert)
 		permutedWeights[copyIndex] = weights[idIndex]
 		place := idIndex / int64(p.Route.TopK)
 		p.copyRow(int64(copyIndex), place)
@@ -114,7 +114,7 @@ func fill(values []int32, value int32) {
 	}
 }
 
-// storeRowCounts copies the number of rows from each rank to the output. It clamps the numbers,
+// storeRowCounts stores the number of rows from each rank for rowCounts. It clamps the numbers,
 // because a wrong one would cause accesses outside the buffers.
 func (p *permutation) storeRowCounts() {
 	storedCounts := p.rowCounts()
@@ -123,7 +123,7 @@ func (p *permutation) storeRowCounts() {
 	}
 }
 
-// rowCounts returns the number of rows from each rank, as a slice of the output.
+// rowCounts returns the number of rows from each rank, as a slice of p.permuted.
 func (p *permutation) rowCounts() []int32 {
 	return part[int32](p.permuted, p.permutedLayout.Received, int64(p.Ranks))
 }
@@ -138,9 +138,9 @@ func (p *permutation) visitPlaces(visit func(place int64)) {
 	}
 }
 
-// visitIDs calls visit for each id of an expert on this rank, with the id's index and the expert's
-// number on this rank.
-func (p *permutation) visitIDs(visit func(index int64, expert int)) {
+// visitIDs calls visit for each received id that belongs to an expert on this rank. localExpert is 0
+// for this rank's first expert.
+func (p *permutation) visitIDs(visit func(idIndex int64, localExpert int)) {
 	firstExpert := p.Route.FirstExpert(p.Ranks, p.Rank)
 	endExpert := p.Route.FirstExpert(p.Ranks, p.Rank+1)
 	idsPerRow := int64(p.Route.TopK)
@@ -156,20 +156,20 @@ func (p *permutation) visitIDs(visit func(index int64, expert int)) {
 	})
 }
 
-// assignFirstIndexes returns the index of each expert's first copy. It also stores these indexes in
-// the output, followed by the end of the last expert's rows.
+// assignFirstIndexes returns the index of each expert's first copy. It also stores these indexes,
+// followed by the end of all rows, in p.permuted.
 func (p *permutation) assignFirstIndexes(counts []int32) (firstIndexes []int32) {
-	output := part[int32](p.permuted, p.permutedLayout.Firsts, int64(len(counts)+1))
+	stored := part[int32](p.permuted, p.permutedLayout.Firsts, int64(len(counts)+1))
 	align := int32(p.Align)
 	end := int32(0)
 	for expert, count := range counts {
-		output[expert] = end
+		stored[expert] = end
 		firstIndexes = append(firstIndexes, end)
 		rowsWithPadding := (count + align - 1) / align * align
 		end += rowsWithPadding
 	}
 
-	output[len(counts)] = end
+	stored[len(counts)] = end
 	return firstIndexes
 }
 
@@ -182,27 +182,26 @@ func (p *permutation) copyRow(copyIndex, place int64) {
 	copy(to[:scalesBytes], p.dispatched[p.dispatchedLayout.Scales+place*scalesBytes:])
 }
 
-// unpermute runs an Unpermute. It adds in the order of each row's ids.
+// unpermute adds in the order of each row's ids, because the order affects the rounding.
 func (p *permutation) unpermute() {
 	hidden := int(p.Route.Hidden)
 	idsPerRow := int64(p.Route.TopK)
-	indexes := part[int32](p.permuted, p.permutedLayout.Places, p.idCount())
+	copyIndexes := part[int32](p.permuted, p.permutedLayout.Places, p.idCount())
 	weights := part[float32](p.permuted, p.permutedLayout.Weights, p.permutedLayout.Capacity)
 	sums, row := make([]float32, hidden), make([]float32, hidden)
 	p.visitPlaces(func(place int64) {
 		clear(sums)
-		hasSums := false
-		for _, index := range indexes[place*idsPerRow : (place+1)*idsPerRow] {
+		isFirst := true
+		for _, index := range copyIndexes[place*idsPerRow : (place+1)*idsPerRow] {
 			if index < 0 { // the expert is on another rank
 				continue
 			}
 
 			computed := matrixRow[uint16](addressOf(p.computed), int(index), hidden)
 			toFloat32(driver.BFloat16, row, computed)
-			if !hasSums {
-				// Adding to 0 would turn a product of -0 into 0.
+			if isFirst { // stored, because 0 + -0 is 0
 				storeProducts(sums, row, weights[index])
-				hasSums = true
+				isFirst = false
 				continue
 			}
 
@@ -210,7 +209,7 @@ func (p *permutation) unpermute() {
 		}
 
 		returned := matrixRow[uint16](addressOf(p.returned), int(place), hidden)
-		roundRow(driver.BFloat16, sums, returned)
+		roundAndStore(driver.BFloat16, sums, returned)
 	})
 }
 

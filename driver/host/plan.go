@@ -11,30 +11,33 @@ import (
 // plan is a prepared call. It implements driver.Offer and, after Take, driver.Plan.
 //
 // A staged call runs in steps. In each step, a rank copies a chunk of its input to shared memory,
-// posts a cache line as a signal, and reads the peers' chunks. An input of a few bytes travels in
-// the line itself. Peers read a large input in place if it lies in a window, memory that all ranks
-// have mapped. An input can have a part for each rank, as in an AllToAll.
+// posts a cache line as a signal, and reads the peers' chunks. A line can also hold a small input.
+// If a large input lies in a window, peers read it in place. An input can have a part for each
+// rank, as in an AllToAll.
 type plan struct {
 	driver.Call
-	comm           *communicator
-	send, recv     *window // nil if the buffers are in no window
-	elementSize    int64
-	partCount      int64       // number of parts of the input; 1 if it is not divided
-	bytes          int64       // size of the input if all parts were as long as the longest
-	longestPart    int64       // in elements
-	chunkLength    int64       // elements of each part that a step stages
-	isLineSized    bool        // the input fits into a cache line
-	isPairwise     bool        // the call is an AllToAllV
-	useWindows     bool        // peers read the input in place
-	reduceWhole    bool        // every rank reduces the whole input instead of one slice
-	yieldProcessor bool        // in the first step, yield the processor instead of polling
-	otherCalls     []*plan     // further calls of a list
-	isMessage      bool        // the call is a Send or a Recv
-	routed         *routedPlan // only for Dispatch and Combine
-	callMeter      driver.Meter
+	comm       *communicator
+	callMeter  driver.Meter
+	isMessage  bool        // the call is a Send or a Recv
+	isPairwise bool        // the call is an AllToAllV
+	routed     *routedPlan // only for Dispatch and Combine
+	otherCalls []*plan     // calls that follow this one in a list
+
+	send, recv *window // nil if the call does not use windows
+
+	elementSize int64
+	partCount   int64 // number of parts of the input; 1 if it is not divided
+	longestPart int64 // in elements
+	bytes       int64 // size of the input; parts are padded to longestPart, except in an AllToAllV
+	chunkLength int64 // elements of each part that a step stages
+	isLineSized bool  // the input travels in a line
+
+	useWindows     bool // peers read the input in place
+	reduceWhole    bool // every rank reduces the whole input instead of one slice
+	yieldProcessor bool // in the first step, yield the processor instead of polling
 }
 
-// SetMeter makes the plan report its runs to m. Sends and Recvs are not metered.
+// SetMeter makes the plan report its runs to m. Sends and Recvs ignore the meter.
 func (p *plan) SetMeter(m driver.Meter) { p.callMeter = m }
 
 func (p *plan) Prepared() *driver.Call { return &p.Call }
@@ -57,18 +60,17 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 		p.routed = newRoutedPlan(p)
 	}
 
-	p.setParts()
+	p.setSizes()
 	if err := p.findWindows(); err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
 
-	p.setStaging()
 	p.chooseInPlace()
 	return p, nil
 }
 
-// setParts sets the fields that depend only on the operation and its counts.
-func (p *plan) setParts() {
+// setSizes sets the fields that depend only on the arguments of the call and the tuning.
+func (p *plan) setSizes() {
 	p.isPairwise = p.Operation == driver.AllToAllV
 	p.elementSize = int64(p.DataType.Size())
 	p.longestPart = p.Count
@@ -85,11 +87,18 @@ func (p *plan) setParts() {
 		p.partCount = 1
 	}
 
-	p.bytes = p.partCount * p.longestPart * p.elementSize
+	if p.isPairwise {
+		p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
+	} else {
+		p.bytes = p.partCount * p.longestPart * p.elementSize
+	}
+
 	p.isLineSized = p.bytes <= spin.LinePayload && !hasUnevenParts
+	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
+	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
 }
 
-// unevenCounts is for an AllGatherV or a ReduceScatterV.
+// unevenCounts returns the lengths of the parts of an AllGatherV or a ReduceScatterV.
 func (p *plan) unevenCounts() []int64 {
 	if p.Operation == driver.AllGatherV {
 		return p.Splits.RecvCounts
@@ -98,15 +107,17 @@ func (p *plan) unevenCounts() []int64 {
 	return p.Splits.SendCounts
 }
 
-// findWindows sets send and recv if the call may use windows. It also sets the bytes of an
-// AllToAllV.
+// findWindows sets send and recv if the call may use windows.
 func (p *plan) findWindows() (err error) {
-	switch {
-	case p.isPairwise:
-		return p.findSplitWindow()
-	case p.routed != nil:
-		return nil // routedPlan stages the rows
-	case p.Path != driver.PathWindow:
+	if p.isPairwise {
+		if p.SendWindow != nil && !p.overwritesInput() && !p.isBetterStaged() {
+			p.send, err = p.groupWindow("send", p.SendWindow)
+		}
+
+		return err
+	}
+
+	if !p.hasWindows() {
 		return nil
 	}
 
@@ -118,20 +129,13 @@ func (p *plan) findWindows() (err error) {
 	return err
 }
 
-// findSplitWindow sets the bytes of an AllToAllV, and sets send if peers should read the input in
-// place.
-func (p *plan) findSplitWindow() (err error) {
-	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
-	isBetterStaged := p.bytes <= p.comm.tuning.maxStagedInWindow // staging saves a step
-	if p.SendWindow == nil || p.overwritesInput() || isBetterStaged {
-		return nil
-	}
-
-	p.send, err = p.groupWindow("send", p.SendWindow)
-	return err
-}
+// hasWindows returns false for a routedPlan, which stages the rows.
+func (p *plan) hasWindows() bool { return p.Path == driver.PathWindow && p.routed == nil }
 
 func (p *plan) overwritesInput() bool { return p.Send == p.Recv }
+
+// isBetterStaged reports whether the input is so small that staging, which saves a step, is faster.
+func (p *plan) isBetterStaged() bool { return p.bytes <= p.comm.tuning.maxStagedInWindow }
 
 // groupWindow checks that w is a window of the plan's group.
 func (p *plan) groupWindow(bufferName string, w driver.Window) (*window, error) {
@@ -144,22 +148,14 @@ func (p *plan) groupWindow(bufferName string, w driver.Window) (*window, error) 
 	return own, nil
 }
 
-// setStaging sets the size of a step and how the first step waits.
-func (p *plan) setStaging() {
-	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
-	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
-}
-
-// chooseInPlace decides whether peers read the input in place and how they then reduce it.
+// chooseInPlace decides whether peers read the input in place and how they then reduce it. A rank
+// must not write to its input while peers read it.
 func (p *plan) chooseInPlace() {
-	tuning := &p.comm.tuning
-	hasWindows := p.Path == driver.PathWindow && p.routed == nil
-	isBetterStaged := p.bytes <= tuning.maxStagedInWindow // staging saves a step
 	overwritesWhileRead := p.Operation == driver.AllToAll && p.overwritesInput()
-	p.useWindows = hasWindows && !isBetterStaged && !overwritesWhileRead
+	p.useWindows = p.hasWindows() && !p.isBetterStaged() && !overwritesWhileRead
 
 	isAllReduce := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-	isShort := p.bytes <= tuning.maxReducedWhole
+	isShort := p.bytes <= p.comm.tuning.maxReducedWhole
 	p.reduceWhole = p.useWindows && isAllReduce && !p.overwritesInput() && isShort
 }
 

@@ -278,8 +278,10 @@ func (pipe *recvPipe) arrived() bool {
 	return spin.LoadAcquire64(&pipe.frameAt(next).posted) == next
 }
 
-// readFrames reads the frames that have arrived, or those up to the end of the wanted Recv's
-// message.
+func (pipe *recvPipe) readAll() error { return pipe.readFrames(nil) }
+
+// readFrames reads the frames that have arrived. If wanted is not nil, it stops at the end of the
+// wanted Recv's message.
 func (pipe *recvPipe) readFrames(wanted *recvCall) error {
 	if !pipe.arrived() {
 		return nil

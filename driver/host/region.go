@@ -16,7 +16,8 @@ const (
 	maxRanks   = shm.MaxRanks
 	// stageBytes is large enough to amortize the cost of a step, and small enough for the
 	// second-level cache.
-	stageBytes = 512 << 10
+	stageBytes   = 512 << 10
+	stagingBytes = 2 * stageBytes // the two staging buffers of a rank
 )
 
 // A single reduction must be able to read the buffers of all ranks of a group.
@@ -58,7 +59,7 @@ const (
 )
 
 func dataBytes(ranks int) int64 {
-	return int64(ranks)*2*stageBytes + int64(ranks*ranks)*int64(unsafe.Sizeof(sharedPipe{}))
+	return int64(ranks)*stagingBytes + int64(ranks*ranks)*int64(unsafe.Sizeof(sharedPipe{}))
 }
 
 // pointer converts a device address to a pointer. The memory must be outside the Go heap, or

@@ -61,8 +61,7 @@ func newRoutedPlan(p *plan) *routedPlan {
 	}
 
 	inner.Recv = addressOf(r.recv)
-	r.inner.setParts()
-	r.inner.setStaging()
+	r.inner.setSizes()
 	return r
 }
 
@@ -273,6 +272,6 @@ func (r *routedPlan) combine() {
 			isFirst = false
 		}
 
-		roundRow(driver.BFloat16, sums, matrixRow[uint16](r.call.Recv, token, hidden))
+		roundAndStore(driver.BFloat16, sums, matrixRow[uint16](r.call.Recv, token, hidden))
 	}
 }

@@ -91,10 +91,7 @@ func (s *stream) checkOpen() error {
 func (s *stream) enqueue(w work, callerWaits bool) {
 	s.queue = append(s.queue, w)
 	if s.busyPeriod != nil {
-		if _, isPoint := w.(*point); !isPoint {
-			s.lazy.startWorker()
-		}
-
+		s.lazy.startWorkerLocked()
 		return
 	}
 
@@ -157,18 +154,18 @@ type lazyRecv struct {
 	recv   *recvCall
 }
 
-// wait runs the Recv on the thread of a caller that waits for it, unless the stream has a worker.
-func (l *lazyRecv) wait(ctx context.Context) {
+// receive runs the Recv on the thread of a caller that waits for it, unless the stream has a worker.
+func (l *lazyRecv) receive(ctx context.Context) {
 	l.stream.mu.Lock()
 	defer l.stream.mu.Unlock()
 	if l.stream.lazy == l {
-		l.receive(ctx)
+		l.receiveLocked(ctx)
 	}
 }
 
-// receive runs the Recv and the events after it. If the message does not arrive soon or ctx ends,
+// receiveLocked runs the Recv and the events after it. If the message does not arrive soon or ctx ends,
 // it starts a worker. The caller must hold stream.mu, which is released during the work.
-func (l *lazyRecv) receive(ctx context.Context) {
+func (l *lazyRecv) receiveLocked(ctx context.Context) {
 	s := l.stream
 	s.lazy = nil
 	s.mu.Unlock()
@@ -189,16 +186,16 @@ func (l *lazyRecv) receive(ctx context.Context) {
 	}
 }
 
-// stopWaiting starts a worker for the Recv, unless it is already running.
-func (l *lazyRecv) stopWaiting() {
+// startWorker starts a worker for the Recv, unless it is already running.
+func (l *lazyRecv) startWorker() {
 	l.stream.mu.Lock()
 	defer l.stream.mu.Unlock()
-	l.startWorker()
+	l.startWorkerLocked()
 }
 
-// startWorker does nothing if l is nil or the Recv is already running. The caller must hold
+// startWorkerLocked does nothing if l is nil or the Recv is already running. The caller must hold
 // stream.mu.
-func (l *lazyRecv) startWorker() {
+func (l *lazyRecv) startWorkerLocked() {
 	if l != nil && l.stream.lazy == l {
 		l.stream.lazy = nil
 		go l.stream.drain()
@@ -217,7 +214,7 @@ func (r received) skip(error) {}
 func (s *stream) launch(p *plan, callerWaits bool) error {
 	s.mu.Lock()
 	if s.busyPeriod != nil && s.capture == nil {
-		s.lazy.startWorker()
+		s.lazy.startWorkerLocked()
 		s.waitBrieflyForIdle()
 	}
 
@@ -295,7 +292,7 @@ func (s *stream) startMessage(p *plan, callerWaits bool) error {
 		if r, ok := t.(*recvCall); ok && !callerWaits && r.canBeLate() {
 			s.enqueue(r, true)
 			s.deferred, s.lazy = false, &lazyRecv{s, r}
-			s.device.lateStarts.add(s.lazy.stopWaiting)
+			s.device.lateStarts.add(s.lazy.startWorker)
 			return nil
 		}
 	}
@@ -379,7 +376,7 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 		}
 
 		if s.lazy != nil {
-			s.lazy.receive(ctx)
+			s.lazy.receiveLocked(ctx)
 			continue
 		}
 
@@ -430,7 +427,7 @@ func (s *stream) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.longestTimeout())
 	defer cancel()
 	reported, err := s.finish(ctx)
-	s.device.abandoned.waitFor(s)
+	s.device.abandonedWork.addIfBusy(s)
 	if reported {
 		return nil
 	}

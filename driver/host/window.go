@@ -13,15 +13,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// window maps the blocks of shared memory, called segments, that all ranks registered under the
-// same key. If this rank's buffer is at offset 4096 of its segment, rank 1's buffer is at
-// bases[1]+4096.
+var _ driver.SuspendableWindow = (*window)(nil)
+
+// window maps the segments that all ranks registered under one key. The buffer at offset 4096 of
+// rank 1's segment is at bases[1]+4096.
 type window struct {
 	registry     *registry
 	key          driver.SegmentKey
 	bytes        int64            // size of each segment
-	bases        []unsafe.Pointer // where this process has mapped the segments, by group rank
-	peerMappings []*sys.Mapping   // by group rank; the entry is nil for this rank and after unmap
+	bases        []unsafe.Pointer // addresses of the segments in this process, by group rank
+	peerMappings []*sys.Mapping
 }
 
 // registry holds the windows of a communicator.
@@ -32,14 +33,7 @@ type registry struct {
 	windows map[driver.SegmentKey]*window // guarded by group.Mu
 }
 
-func (reg *registry) setGroup(d *Device, group *shm.Group, cfg *driver.GroupConfig) {
-	reg.device = d
-	reg.group = group
-	reg.cfg = cfg
-	reg.windows = map[driver.SegmentKey]*window{}
-}
-
-// Register maps the peers' segments with the same key. All ranks call it together.
+// Register maps the segments that the peers register under the key. All ranks call it together.
 func (reg *registry) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
@@ -74,16 +68,15 @@ func (reg *registry) register(
 	defer reg.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
-	ownSegment.exportFile(reg.fileKey(key)) // peers request the file after CompareSegments
-	var noExtraData []byte
+	ownSegment.exportFile(fileKey(key)) // before CompareSegments, after which peers request it
 	_, err := control.CompareSegments(ctx, reg.group.Exchange, reg.cfg.Ranks, key,
-		ownSegment.Bytes(), noExtraData)
+		ownSegment.Bytes(), nil)
 	if err != nil {
 		return nil, err
 	}
 
 	w, mapErr := reg.mapWindow(ctx, key, ownSegment)
-	if err := reg.agreeOnMapping(ctx, "registration", mapErr); err != nil {
+	if err := reg.agreeOnMapping(ctx, "registration", mapErr); err != nil { // includes mapErr
 		unmapErr := w.unmap()
 		return nil, errors.Join(err, unmapErr)
 	}
@@ -100,21 +93,17 @@ func (reg *registry) findWindow(key driver.SegmentKey) *window {
 	return reg.windows[key]
 }
 
-// fileKey returns the key under which peers request a segment's file. It is the same in all groups.
-func (reg *registry) fileKey(key driver.SegmentKey) handoff.Key {
+// fileKey returns the key under which peers request a segment's file.
+func fileKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
-// mapWindow maps the peers' segments. After an error, it returns a partial window. The caller must
-// then report the error to the peers, which wait for the outcome, and unmap the window.
+// mapWindow maps the peers' segments. After an error, the window is partial.
 func (reg *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, ownSegment *segment,
 ) (*window, error) {
-	size := reg.group.Size()
-	w := &window{
-		registry: reg, key: key, bytes: ownSegment.Bytes(),
-		bases: make([]unsafe.Pointer, size), peerMappings: make([]*sys.Mapping, size),
-	}
+	w := &window{registry: reg, key: key, bytes: ownSegment.Bytes()}
+	w.bases = make([]unsafe.Pointer, reg.group.Size())
 	for rank := range w.bases {
 		if rank == reg.cfg.Rank {
 			w.bases[rank] = ownSegment.memory.Base()
@@ -126,7 +115,7 @@ func (reg *registry) mapWindow(
 			return w, fmt.Errorf("mapping the segment of rank %d: %w", reg.cfg.Ranks[rank], err)
 		}
 
-		w.peerMappings[rank] = m
+		w.peerMappings = append(w.peerMappings, m)
 		w.bases[rank] = m.Base()
 	}
 
@@ -136,10 +125,11 @@ func (reg *registry) mapWindow(
 func (reg *registry) mapPeer(
 	ctx context.Context, rank int, key driver.SegmentKey, bytes int64,
 ) (*sys.Mapping, error) {
-	f, err := reg.group.Fetch(ctx, rank, reg.fileKey(key), "registration")
+	f, err := reg.group.Fetch(ctx, rank, fileKey(key), "registration")
 	if err != nil {
 		return nil, err
 	}
+
 	defer f.Close() // the mapping stays
 	size, err := sys.FileSize(f)
 	if err != nil {
@@ -154,8 +144,7 @@ func (reg *registry) mapPeer(
 	return sys.Map(f, offset, bytes)
 }
 
-// agreeOnMapping returns an error on every rank if mapErr is set on any rank. In errors about other
-// ranks, operation describes the mapping.
+// agreeOnMapping returns an error on every rank if mapErr is set on any rank.
 func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapErr error) error {
 	if errors.As(mapErr, new(*driver.TimeoutError)) {
 		return reg.group.Fail(mapErr) // no time is left for an exchange
@@ -169,21 +158,6 @@ func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapEr
 	return control.DecodeFailures(reg.cfg.Ranks, all, operation)
 }
 
-// Deregister unmaps the peers' segments.
-func (w *window) Deregister() error {
-	w.registry.group.Mu.Lock()
-	defer w.registry.group.Mu.Unlock()
-	if !w.isOpen() {
-		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
-	}
-
-	delete(w.registry.windows, w.key)
-	return w.unmap()
-}
-
-// The caller must hold group.Mu.
-func (w *window) isOpen() bool { return w.registry.windows[w.key] == w }
-
 func (reg *registry) unmapAll() error {
 	reg.group.Mu.Lock()
 	defer reg.group.Mu.Unlock()
@@ -195,16 +169,26 @@ func (reg *registry) unmapAll() error {
 	return errors.Join(errs...)
 }
 
-// unmap accepts the partial window of a failed mapWindow.
-func (w *window) unmap() error {
-	var errs []error
-	for rank, m := range w.peerMappings {
-		if m != nil {
-			errs = append(errs, m.Close())
-			w.peerMappings[rank] = nil
-		}
+func (w *window) Deregister() error {
+	w.registry.group.Mu.Lock()
+	defer w.registry.group.Mu.Unlock()
+	if !w.isOpen() {
+		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
 	}
 
+	delete(w.registry.windows, w.key)
+	return w.unmap()
+}
+
+func (w *window) isOpen() bool { return w.registry.windows[w.key] == w }
+
+func (w *window) unmap() error {
+	var errs []error
+	for _, m := range w.peerMappings {
+		errs = append(errs, m.Close())
+	}
+
+	w.peerMappings = nil
 	return errors.Join(errs...)
 }
 
@@ -222,6 +206,45 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	}
 
 	return addresses, nil
+}
+
+func (w *window) PrepareSuspend() error { return nil }
+
+// Suspend makes accesses to the peers' segments fail.
+func (w *window) Suspend() error {
+	const allowAccess = false
+	return w.protectPeers(allowAccess)
+}
+
+// Resume makes the peers' segments accessible again. All ranks call it together. An error on any
+// rank makes the group fail.
+func (w *window) Resume(ctx context.Context) error {
+	reg := w.registry
+	if err := reg.group.BeginUse(); err != nil {
+		return fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err)
+	}
+
+	defer reg.group.EndUse()
+	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
+	defer cancel()
+	const allowAccess = true
+	accessErr := w.protectPeers(allowAccess)
+	if err := reg.agreeOnMapping(ctx, "resuming a pool", accessErr); err != nil {
+		return reg.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
+	}
+
+	return nil
+}
+
+func (w *window) protectPeers(allowAccess bool) error {
+	w.registry.group.Mu.Lock()
+	defer w.registry.group.Mu.Unlock()
+	var errs []error
+	for _, m := range w.peerMappings {
+		errs = append(errs, m.Protect(allowAccess))
+	}
+
+	return errors.Join(errs...)
 }
 
 // contains reports whether a range of bytes lies in the segments.
