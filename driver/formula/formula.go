@@ -123,9 +123,9 @@ func multiplyByFactor[T reduce.Number](op driver.ReduceOp, value T) T {
 	return value
 }
 
-// reduceElement reduces one element of each rank, and replaces a NaN with canonicalNaN.
+// reduceElement reduces one element of each rank, and replaces a NaN result with nan.
 func reduceElement[T reduce.Number](
-	f driver.Formula, op driver.ReduceOp, values []T, round func(T) T, canonicalNaN T,
+	f driver.Formula, op driver.ReduceOp, values []T, round func(T) T, nan T,
 ) T {
 	reduced := combine(f, op, values, round)
 	if op.IsAverage() {
@@ -133,7 +133,7 @@ func reduceElement[T reduce.Number](
 	}
 
 	if math.IsNaN(float64(reduced)) {
-		return canonicalNaN
+		return nan
 	}
 
 	return reduced

@@ -78,17 +78,17 @@ var smallExponents = map[driver.DataType]int{
 // values if count is large enough, and ranks 3 to 5 get the successors of these values.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
-	base := int64(len(values))
+	base := int64(len(values)) // the digits of an element's number select values
 	const digitCount = 3
-	digitPosition := rank % digitCount
+	placeValue := int64(1) // of this rank's digit
+	for range rank % digitCount {
+		placeValue *= base
+	}
+
 	shift := int64(rank / digitCount)
 	input := make([]byte, 0, count*int64(t.Size()))
 	for element := range count {
-		digit := element // in the given base, after divisions
-		for range digitPosition {
-			digit /= base
-		}
-
+		digit := element / placeValue % base
 		index := (digit + shift) % base
 		input = AppendBits(input, t, values[index])
 	}
