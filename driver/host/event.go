@@ -15,8 +15,7 @@ type event struct {
 	lastPoint *point // nil before the first Record; guarded by mu
 }
 
-// Done reports whether the stream has reached the event. An event that has not been recorded is
-// done.
+// Done reports whether the stream has reached the event. An event is done before the first Record.
 func (e *event) Done() bool {
 	p := e.getLastPoint()
 	return p == nil || p.isReached()
@@ -78,7 +77,7 @@ func (s *stream) Record(e driver.Event) error {
 	if isIdle {
 		s.runOrSkip(p)
 	} else {
-		s.queue = append(s.queue, p) // without a worker for a lazy Recv, unlike enqueue
+		s.queue = append(s.queue, p) // enqueue would start a worker for a lazy Recv
 	}
 
 	hostEvent.setLastPoint(p)

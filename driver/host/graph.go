@@ -8,10 +8,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds the work that a stream recorded in a capture. Until EndCapture, the stream's mu guards
-// all fields; then, graph.mu does.
+// graph holds the work that a stream recorded in a capture. During the capture, the stream's mu
+// guards all fields.
 type graph struct {
-	mu            ranked.Mutex[graphMu]
+	mu            ranked.Mutex[graphMu] // guards all fields after the capture
 	replays       []replayFunc
 	isClosed      bool
 	lastPositions map[*communicator]driver.Recorded // of the collectives of each group
@@ -120,7 +120,7 @@ func (g *graph) Launch(target driver.Stream) error {
 }
 
 // replayAll queues recorded work and returns the first error. It stops at ErrClosed. After other
-// errors it continues: events and groups get the stream's error when the stream skips their work.
+// errors, the failed stream skips the remaining work, which passes the error to events and groups.
 func (s *stream) replayAll(replays []replayFunc) error {
 	var firstErr error
 	for _, replay := range replays {

@@ -99,8 +99,9 @@ func (m *messages) newRecv(call messageCall) *recvCall {
 	// A Recv gets its number from the matcher.
 	_ = c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
 	m.unfinishedRecvs[r] = struct{}{}
-	segment := control.MessageSegment(&c.cfg, call.priorCollectives)
-	assignMessages(m.matcher.Post(r, p.Tag, p.Root, segment))
+	claims := m.matcher.Post(
+		r, p.Tag, p.Root, control.MessageSegment(&c.cfg, call.priorCollectives))
+	assignMessages(claims)
 	return r
 }
 

@@ -8,9 +8,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normalizer computes RMS norms. For example, from a row with the elements 2, -2, the residual 1, -1
-// and the weights 2, 1, it computes the residual 3, -3 and, as the root mean square is 3, the output
-// 2, -1. Results have the same bits as those of the GPU kernels, which add in the same order.
+// normalizer computes RMS norms. For a row of sums 2, -2 with the residual 1, -1 and the weights
+// 2, 1, it computes the new residual 3, -3, whose root mean square is 3, and the output 2, -1. It
+// adds in the order of the GPU kernels, so that the results have the same bits.
 //
 // All calls reuse the buffers in the fields.
 type normalizer struct {

@@ -6,12 +6,13 @@ import (
 	"symmem/driver"
 )
 
-// permutation is a queued Permute or Unpermute.
+// permutation is a queued Permute or Unpermute. Its slices keep the memory at the addresses in
+// driver.Permutation reachable.
 //
 // A row that this rank received has TopK expert ids. If row a is for experts 0 and 1, row b for
 // expert 1, and row c for expert 0, Permute groups copies of the rows by expert: a, c, a, b. Each
 // expert computes a row from each copy, and Unpermute adds the weighted results for each received
-// row. A row's place is its index among the received rows.
+// row. The place of a row is its index in dispatched, where each sending rank has MaxTokens places.
 type permutation struct {
 	driver.Permutation
 	dispatched       []byte             // the received rows; only for Permute
@@ -128,7 +129,7 @@ func (p *permutation) rowCounts() []int32 {
 	return part[int32](p.permuted, p.permutedLayout.Received, int64(p.Ranks))
 }
 
-// visitPlaces calls visit for each place with a row. Each sending rank has MaxTokens places.
+// visitPlaces calls visit for each place with a row.
 func (p *permutation) visitPlaces(visit func(place int64)) {
 	for rank, rowCount := range p.rowCounts() {
 		first := int64(rank) * p.Route.MaxTokens
@@ -138,8 +139,8 @@ func (p *permutation) visitPlaces(visit func(place int64)) {
 	}
 }
 
-// visitIDs calls visit for each received id that belongs to an expert on this rank. localExpert is 0
-// for this rank's first expert.
+// visitIDs calls visit for each received id of an expert on this rank. localExpert is 0 for this
+// rank's first expert.
 func (p *permutation) visitIDs(visit func(idIndex int64, localExpert int)) {
 	firstExpert := p.Route.FirstExpert(p.Ranks, p.Rank)
 	endExpert := p.Route.FirstExpert(p.Ranks, p.Rank+1)

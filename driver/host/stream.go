@@ -154,7 +154,7 @@ type lazyRecv struct {
 	recv   *recvCall
 }
 
-// receive runs the Recv on the thread of a caller that waits for it, unless the stream has a worker.
+// receive runs the Recv on the thread of a caller that waits for it, unless it is already running.
 func (l *lazyRecv) receive(ctx context.Context) {
 	l.stream.mu.Lock()
 	defer l.stream.mu.Unlock()
@@ -163,8 +163,8 @@ func (l *lazyRecv) receive(ctx context.Context) {
 	}
 }
 
-// receiveLocked runs the Recv and the events after it. If the message does not arrive soon or ctx ends,
-// it starts a worker. The caller must hold stream.mu, which is released during the work.
+// receiveLocked runs the Recv and the events after it. If the message does not arrive soon or ctx
+// ends, it starts a worker. The caller must hold stream.mu, which is released during the work.
 func (l *lazyRecv) receiveLocked(ctx context.Context) {
 	s := l.stream
 	s.lazy = nil
