@@ -427,22 +427,18 @@ func (s *stream) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.longestTimeout())
 	defer cancel()
 	reported, err := s.finish(ctx)
-	s.abandonWork()
-	if reported {
-		return nil
-	}
-
-	return err
-}
-
-// abandonWork does nothing if the stream is idle.
-func (s *stream) abandonWork() {
 	s.mu.Lock()
 	period := s.busyPeriod
 	s.mu.Unlock()
 	if period != nil {
 		s.device.abandonedWork.add(period.ended)
 	}
+
+	if reported {
+		return nil
+	}
+
+	return err
 }
 
 func hostStream(s driver.Stream) (*stream, error) {
