@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"bytes"
 	"encoding/binary"
 	"math"
 
@@ -9,8 +8,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Encode appends value to dst as an element of type t, in native byte order. Floating-point types
-// round the value, and integer types must represent it exactly.
+// Encode appends value to dst as an element of type t, in native byte order. It rounds the value to
+// a floating-point type. If t is an integer type, it must represent the value exactly.
 func Encode(dst []byte, t symmem.DataType, value float64) []byte {
 	order := binary.NativeEndian
 	switch t {
@@ -72,52 +71,4 @@ func isFloat(t symmem.DataType) bool {
 	default:
 		return false
 	}
-}
-
-// Difference describes the wrong elements of a buffer. All fields are 0 if no element is wrong.
-type Difference struct {
-	Wrong     int64   // number of wrong elements
-	First     int64   // index of the first wrong element
-	Got, Want float64 // actual and right value of the first wrong element
-}
-
-// Compare compares the output of a call with the right one.
-func (p *Pattern) Compare(got, want []byte) Difference {
-	return compare(got, want, p.DataType, p.Tolerance())
-}
-
-// compare compares elements of type t. got and want must have the same length. tolerance is the
-// permitted relative error.
-func compare(got, want []byte, t symmem.DataType, tolerance float64) Difference {
-	var d Difference
-	if bytes.Equal(got, want) { // fast path
-		return d
-	}
-
-	size := t.Size()
-	for offset := 0; offset < len(want); offset += size {
-		end := offset + size
-		if bytes.Equal(got[offset:end], want[offset:end]) {
-			continue
-		}
-
-		gotValue := Decode(got[offset:], t)
-		wantValue := Decode(want[offset:], t)
-		maxError := tolerance * math.Abs(wantValue)
-		isTolerable := math.Abs(gotValue-wantValue) <= maxError // false for NaN
-		if isTolerable {
-			continue
-		}
-
-		isFirst := d.Wrong == 0
-		if isFirst {
-			d.First = int64(offset / size)
-			d.Got = gotValue
-			d.Want = wantValue
-		}
-
-		d.Wrong++
-	}
-
-	return d
 }

@@ -12,18 +12,17 @@ import (
 )
 
 // Gatherer exchanges test results between the ranks of a group. If rank 0 passes 5 to Numbers and
-// rank 1 passes 7, both get [5, 7]. A test can still report its results after it found differences
-// between the buffers of ranks.
+// rank 1 passes 7, both get [5, 7]. A Gatherer works even if ranks diverged in other pools.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
-	pool   *symmem.Pool // ranks do not compare its allocations
+	pool   *symmem.Pool // without a Domain, so ranks do not compare its allocations
 }
 
-// OpenGatherer returns a Gatherer for all ranks, with a new group, so that it works after other
-// groups have failed. All ranks must call OpenGatherer.
+// OpenGatherer returns a Gatherer for a new group of all ranks, which works after other groups have
+// failed. All ranks must call OpenGatherer.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
-	const color = 0 // all ranks with the same color form a group
+	const color = 0 // the same on all ranks, which form one group
 	group, err := rt.World().Split(ctx, color, rt.Rank())
 	if err != nil {
 		return nil, fmt.Errorf("creating the group for reports: %w", err)
@@ -47,7 +46,7 @@ func NewGatherer(
 	}
 
 	// Map memory now, because the test may use up all memory later.
-	var noGroup *symmem.Group // do not register the memory
+	var noGroup *symmem.Group
 	if err := pool.Reserve(ctx, FirstSegment, noGroup); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
@@ -55,10 +54,9 @@ func NewGatherer(
 	return &Gatherer{group: group, stream: stream, pool: pool}, nil
 }
 
-// Numbers sends this rank's number, own, and returns the numbers of all ranks. All ranks of the
-// group must call it.
-func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
-	sent := binary.NativeEndian.AppendUint64(nil, uint64(own))
+// Numbers returns the numbers that all ranks pass, by rank. All ranks of the group must call it.
+func (g *Gatherer) Numbers(ctx context.Context, number int64) ([]int64, error) {
+	sent := binary.NativeEndian.AppendUint64(nil, uint64(number))
 	received, err := g.allGather(ctx, sent)
 	if err != nil {
 		return nil, fmt.Errorf("gathering results of ranks: %w", err)
@@ -66,8 +64,8 @@ func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 
 	all := make([]int64, g.group.Size())
 	for rank := range all {
-		number := binary.NativeEndian.Uint64(received[rank*len(sent):])
-		all[rank] = int64(number)
+		encoded := received[rank*len(sent):]
+		all[rank] = int64(binary.NativeEndian.Uint64(encoded))
 	}
 
 	return all, nil
@@ -85,7 +83,7 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 		return nil, err
 	}
 
-	// Pad with zeros, because an all-gather needs messages of equal length.
+	// An all-gather needs messages of equal length, so pad this one with zeros.
 	padded := make([]byte, slices.Max(lengths))
 	copy(padded, sent)
 	received, err := g.allGather(ctx, padded)
@@ -105,10 +103,10 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	return all, nil
 }
 
-// allGather sends this rank's message, own, and returns the concatenated messages of all ranks. The
-// messages must have the same length.
-func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
-	messageBytes := int64(len(own))
+// allGather sends message, and returns the concatenated messages of all ranks. They must have the
+// same length.
+func (g *Gatherer) allGather(ctx context.Context, message []byte) (all []byte, err error) {
+	messageBytes := int64(len(message))
 	sendBuffer, err := g.pool.Alloc(messageBytes)
 	if err != nil {
 		return nil, err
@@ -129,14 +127,14 @@ func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err e
 		return nil, err
 	}
 
-	return g.exchange(ctx, own, send, recv)
+	return g.exchange(ctx, message, send, recv)
 }
 
-// exchange sends own from buffer send, and returns a copy of the messages in recv.
+// exchange sends message from buffer send, and returns a copy of the messages in recv.
 func (g *Gatherer) exchange(
-	ctx context.Context, own []byte, send, recv symmem.Memory,
+	ctx context.Context, message []byte, send, recv symmem.Memory,
 ) ([]byte, error) {
-	if err := g.stream.Copy(send, symmem.Host(own)); err != nil {
+	if err := g.stream.Copy(send, symmem.Host(message)); err != nil {
 		return nil, err
 	}
 
@@ -150,5 +148,9 @@ func (g *Gatherer) exchange(
 		return nil, err
 	}
 
-	return all, g.stream.Synchronize(ctx)
+	if err := g.stream.Synchronize(ctx); err != nil {
+		return nil, err
+	}
+
+	return all, nil
 }

@@ -8,11 +8,11 @@ import (
 	"symmem"
 )
 
-// Noise makes random allocations in a separate pool. As in real programs, these differ between
-// ranks. The methods of a nil *Noise do nothing.
+// Noise makes random allocations in a separate pool, which differ between ranks.
+// Step and Close do nothing on a nil *Noise, for runs without Config.Skew.
 type Noise struct {
 	pool   *symmem.Pool
-	random *rand.Rand // differs between ranks
+	random *rand.Rand // draws other numbers on each rank
 	live   []symmem.Buffer
 }
 
@@ -53,7 +53,7 @@ func (n *Noise) Step() error {
 	return nil
 }
 
-// allocOrFree allocates or frees a block with equal probability, but does not exceed maxLiveBlocks.
+// allocOrFree allocates or frees a block with equal probability, or frees one of maxLiveBlocks.
 func (n *Noise) allocOrFree() error {
 	canAlloc := len(n.live) < maxLiveBlocks
 	if canAlloc && n.random.IntN(2) == 0 {
@@ -69,8 +69,12 @@ func (n *Noise) allocOrFree() error {
 
 func (n *Noise) alloc() error {
 	b, err := n.pool.Alloc(1 + n.random.Int64N(maxBlockBytes))
+	if err != nil {
+		return err
+	}
+
 	n.live = append(n.live, b)
-	return err
+	return nil
 }
 
 // free frees n.live[index] and replaces it by the last block.

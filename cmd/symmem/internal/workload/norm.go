@@ -11,8 +11,8 @@ import (
 )
 
 // Norm prepares and checks an AllReduceRMSNorm or a ReduceScatterRMSNorm on this rank. Such a call
-// adds the inputs of all ranks to a residual. The outputs are the sum, as the new residual, and the
-// normalized rows of the sum, optionally quantized to one byte per element.
+// adds the inputs of all ranks to a residual, and also outputs the normalized rows of the new
+// residual, optionally quantized to one byte per element.
 //
 // Callers use Place and Fill, make the call with Args, and use Read and CountWrong.
 type Norm struct {
@@ -32,16 +32,17 @@ type normOutput struct {
 
 // Sizes of elements in bytes.
 const (
-	elementBytes   = 2 // 16-bit floats
+	float16Bytes   = 2 // also of a bfloat16
 	quantizedBytes = 1
 	scaleBytes     = 4 // float32
 )
 
+// MaxNormBytes times Rows*Hidden bytes suffice for each buffer of Place, except for the input of a
+// ReduceScatterRMSNorm, which needs 2*Rows*Hidden bytes for each rank.
+const MaxNormBytes = 8
+
 // Place sets Args to tensors in three buffers. Buffer others holds the residual, the weights, the
 // quantized output and its scales.
-//
-// Each buffer needs at most 8*Rows*Hidden bytes. However, the input of a ReduceScatterRMSNorm needs
-// 2*Rows*Hidden bytes for each rank.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
@@ -49,21 +50,25 @@ func (n *Norm) Place(input, output, others symmem.Memory) error {
 	}
 	inputErr := n.placeInputAndOutput(input, output)
 	othersErr := n.placeOthers(others)
+	if err := errors.Join(inputErr, othersErr); err != nil {
+		return err
+	}
+
 	n.setOutputs()
-	return errors.Join(inputErr, othersErr)
+	return nil
 }
 
 // rowsBytes returns the size of this rank's rows of 16-bit floats.
-func (n *Norm) rowsBytes() int64 { return elementBytes * n.Rows * n.Hidden }
+func (n *Norm) rowsBytes() int64 { return float16Bytes * n.Rows * n.Hidden }
 
 // placeInputAndOutput sets Args.Input and Args.Output.
 func (n *Norm) placeInputAndOutput(input, output symmem.Memory) error {
 	a := &n.Args
 	var inputErr, outputErr error
-	a.Input, inputErr = input.Slice(0, elementBytes*int64(len(n.Inputs[0])))
+	a.Input, inputErr = input.Slice(0, float16Bytes*int64(len(n.Inputs[0])))
 	if n.InPlace {
-		// The output replaces this rank's rows of the input: in an AllReduceRMSNorm, where n.Rank is
-		// 0, the whole input.
+		// The output replaces this rank's rows of the input. In an AllReduceRMSNorm, n.Rank is 0, and
+		// these are all rows.
 		ownOffset := int64(n.Rank) * n.rowsBytes()
 		a.Output, outputErr = a.Input.Slice(ownOffset, n.rowsBytes())
 	} else {
@@ -89,7 +94,7 @@ func (n *Norm) placeOthers(buffer symmem.Memory) error {
 	}
 	var residualErr, weightErr, quantizedErr, scalesErr error
 	a.Residual, residualErr = place(n.rowsBytes())
-	a.Weight, weightErr = place(elementBytes * n.Hidden)
+	a.Weight, weightErr = place(float16Bytes * n.Hidden)
 	if n.Quant != driver.QuantNone {
 		a.Quantized, quantizedErr = place(quantizedBytes * n.Rows * n.Hidden)
 		a.Scales, scalesErr = place(scaleBytes * int64(len(n.Want.Scales)))
@@ -101,7 +106,7 @@ func (n *Norm) placeOthers(buffer symmem.Memory) error {
 // setOutputs lists the tensors to check.
 func (n *Norm) setOutputs() {
 	n.outputs = []normOutput{{
-		name: "residual", memory: n.Args.Residual, elementSize: elementBytes,
+		name: "residual", memory: n.Args.Residual, elementSize: float16Bytes,
 		want: formula.Bytes(n.Want.Residual),
 	}}
 	if n.Quant != driver.QuantNone {
@@ -109,8 +114,7 @@ func (n *Norm) setOutputs() {
 			name: "quantized output", memory: n.Args.Quantized, elementSize: quantizedBytes,
 			want: n.Want.Quantized,
 		}
-		// With QuantStatic, the scale is an input that the call must not change.
-		scales := normOutput{
+		scales := normOutput{ // with QuantStatic, an input that the call must not change
 			name: "scales", memory: n.Args.Scales, elementSize: scaleBytes,
 			want: formula.Bytes(n.Want.Scales),
 		}
@@ -119,7 +123,7 @@ func (n *Norm) setOutputs() {
 
 	if !n.OnlyQuantized {
 		n.outputs = append(n.outputs, normOutput{
-			name: "output", memory: n.Args.Output, elementSize: elementBytes,
+			name: "output", memory: n.Args.Output, elementSize: float16Bytes,
 			want: formula.Bytes(n.Want.Output),
 		})
 	}
@@ -133,7 +137,7 @@ func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	weightErr := s.Copy(a.Weight, symmem.Host(n.Weights))
 	var scalesErr error
 	if n.Quant != driver.QuantNone {
-		// Only QuantStatic reads the scale. Other kinds of quantization overwrite the scales.
+		// QuantStatic reads the scales. Other kinds of quantization overwrite them.
 		scalesErr = s.Copy(a.Scales, symmem.Host(n.ScalesBefore()))
 	}
 
@@ -162,7 +166,7 @@ func (n *Norm) Bytes() (sum int64) {
 	return sum
 }
 
-// CountWrong returns the number of wrong elements, and a text about the first one.
+// CountWrong returns the number of elements that differ in any bit, and a text about the first one.
 func (n *Norm) CountWrong() (wrongCount int64, first string) {
 	for _, o := range n.outputs {
 		for start := 0; start < len(o.want); start += o.elementSize {

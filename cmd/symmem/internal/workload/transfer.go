@@ -1,22 +1,24 @@
 package workload
 
 import (
+	"bytes"
 	"context"
+	"math"
 
 	"symmem"
 	"symmem/driver"
 )
 
-// Transfer runs one call on this rank. Callers use Place, Fill, Launch and Read in this order, and
-// compare Got with Pattern.Output. Fill, Launch and Read only queue work on a stream.
+// Transfer runs a collective, or a Send with a Recv, on this rank. Callers use Place, Fill, Launch
+// and Read in this order, and compare Got with Output. Fill, Launch and Read only queue work.
 //
-// Ranks outside the group skip Launch. They make the other calls too, because pools must record the
-// same uses of memory on all ranks.
+// Ranks outside the group skip only Launch, because pools must record the same uses of memory on
+// all ranks.
 type Transfer struct {
 	Pattern                  // defines the input and the right output
 	Group      *symmem.Group // nil on ranks outside the group
 	Send, Recv symmem.Memory // set by Place
-	Got        []byte        // made by Read; valid after the next Synchronize of the stream
+	Got        []byte        // set by Read; valid after the next Synchronize of the stream
 }
 
 // ownRank returns this rank's number in the group, or 0 outside the group.
@@ -28,8 +30,8 @@ func (t *Transfer) ownRank() int {
 	return t.Group.Rank()
 }
 
-// Place sets Send to a range of src, and Recv to a range of dst. If src == dst, the call is in
-// place.
+// Place sets Send and Recv to the ranges of src and dst that the operation uses. If src == dst, the
+// operation is in place.
 func (t *Transfer) Place(src, dst symmem.Memory) error {
 	sendOffset, recvOffset := int64(0), int64(0)
 	isInPlace := src == dst
@@ -61,16 +63,16 @@ func (t *Transfer) inPlaceOffsets() (send, recv int64) {
 		return ownPart, 0
 	case recvsOnePart && !sendsOnePart:
 		return 0, ownPart
-	default: // buffers of the same size
+	default:
 		return 0, 0
 	}
 }
 
-// Junk is the value of each byte of Recv before a call, so that elements that the call does not
-// write are wrong.
+// Junk is the value of each byte of Recv before Launch, so that Compare finds elements that the
+// operation does not write.
 const Junk = 0xa5
 
-// Fill queues a write of Junk to Recv, and then of the input to Send. Send and Recv may overlap.
+// Fill queues writes of Junk to Recv and then of the input to Send, which may overlap Recv.
 func (t *Transfer) Fill(s *symmem.Stream) error {
 	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err
@@ -86,10 +88,10 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 	return s.Copy(symmem.Host(t.Got), t.Recv)
 }
 
-// Launch makes the call on s. This rank must be a member of the group.
+// Launch queues the operation on s. This rank must be a member of the group.
 //
-// OpSend makes two calls: a Send to the next rank on s, and a Recv from the previous rank on
-// recvStream. In a graph, both streams must be the same. Other operations ignore recvStream.
+// OpSend stands for a Send to the next rank on s, and a Recv from the previous rank on recvStream.
+// In a capture, both streams must be the same. Other operations ignore recvStream.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, count, dataType := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {
@@ -120,7 +122,6 @@ func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) err
 	}
 }
 
-// sendAndRecv makes the two calls of OpSend.
 func (t *Transfer) sendAndRecv(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g := t.Group
 	next := (g.Rank() + 1) % g.Size()
@@ -141,4 +142,52 @@ func (t *Transfer) sendAndRecv(ctx context.Context, s, recvStream *symmem.Stream
 	}
 
 	return nil
+}
+
+// Difference describes the wrong elements of a buffer. All fields are 0 if no element is wrong.
+type Difference struct {
+	Wrong     int64   // number of wrong elements
+	First     int64   // index of the first wrong element
+	Got, Want float64 // actual and right value of the first wrong element
+}
+
+// Compare compares the output of a call with the right one.
+func (p *Pattern) Compare(got, want []byte) Difference {
+	return compare(got, want, p.DataType, p.Tolerance())
+}
+
+// compare compares elements of type t. got and want must have the same length. tolerance is the
+// permitted relative error.
+func compare(got, want []byte, t symmem.DataType, tolerance float64) Difference {
+	var d Difference
+	if bytes.Equal(got, want) { // fast path
+		return d
+	}
+
+	size := t.Size()
+	for offset := 0; offset < len(want); offset += size {
+		end := offset + size
+		if bytes.Equal(got[offset:end], want[offset:end]) {
+			continue
+		}
+
+		gotValue := Decode(got[offset:], t)
+		wantValue := Decode(want[offset:], t)
+		maxError := tolerance * math.Abs(wantValue)
+		isTolerable := math.Abs(gotValue-wantValue) <= maxError // false for NaN
+		if isTolerable {
+			continue
+		}
+
+		isFirst := d.Wrong == 0
+		if isFirst {
+			d.First = int64(offset / size)
+			d.Got = gotValue
+			d.Want = wantValue
+		}
+
+		d.Wrong++
+	}
+
+	return d
 }
