@@ -9,7 +9,7 @@ import (
 // buffers holds the live buffers of a round. All ranks make the same random choices, so live[i] is
 // the same allocation on every rank.
 type buffers struct {
-	choices *choices
+	choices *choices // the round's random generator
 	streams []*symmem.Stream
 	pools   []*symmem.Pool
 	live    []liveBuffer // oldest first
@@ -17,22 +17,22 @@ type buffers struct {
 }
 
 type liveBuffer struct {
-	pool   *symmem.Pool // nil if the memory is not registered with any group
+	pool   *symmem.Pool // nil for unregistered memory
 	buffer symmem.Buffer
-	bytes  int64 // at least the requested size
+	bytes  int64
 }
 
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
-const (
-	maxLiveBuffers  = 64
-	maxLiveMessages = 16 // limits the total size to 16 times choices.maxBytes
-)
+const maxLiveBuffers = 64
+
+// maxLiveBytes limits the total size of live buffers, given the maximum size of one. The last
+// buffer may exceed it.
+func maxLiveBytes(maxBytes int64) int64 { return 16 * maxBytes }
 
 // isFull reports whether a limit has been reached.
 func (bs *buffers) isFull() bool {
-	maxLiveBytes := maxLiveMessages * bs.choices.maxBytes
-	return len(bs.live) >= maxLiveBuffers || bs.bytes >= maxLiveBytes
+	return len(bs.live) >= maxLiveBuffers || bs.bytes >= maxLiveBytes(bs.choices.maxBytes)
 }
 
 func (bs *buffers) add(p *symmem.Pool, buffer symmem.Buffer) {
@@ -40,9 +40,9 @@ func (bs *buffers) add(p *symmem.Pool, buffer symmem.Buffer) {
 	bs.bytes += buffer.Size()
 }
 
-// allocate allocates a buffer of random size in a random pool on a random stream, or frees one if a
-// limit has been reached.
-func (bs *buffers) allocate() error {
+// allocateOrFree allocates a buffer of random size in a random pool on a random stream. If a limit
+// has been reached, it frees one instead.
+func (bs *buffers) allocateOrFree() error {
 	if bs.isFull() {
 		return bs.freeRandom()
 	}
@@ -58,8 +58,8 @@ func (bs *buffers) allocate() error {
 	return nil
 }
 
-// allocateSeveral calls alloc for n buffers of random sizes, or fewer if a limit is reached. alloc
-// must use pool p, which is nil for unregistered memory.
+// allocateSeveral allocates n buffers of random sizes, or fewer if a limit is reached. alloc is a
+// method of pool p, or allocates unregistered memory if p is nil.
 func (bs *buffers) allocateSeveral(
 	n int, p *symmem.Pool, alloc func(bytes int64) (symmem.Buffer, error),
 ) error {
@@ -97,7 +97,7 @@ func (bs *buffers) freeAt(i int) error {
 
 // freeMatching frees the buffers for which match returns true, newest first.
 func (bs *buffers) freeMatching(match func(liveBuffer) bool) error {
-	for i, b := range slices.Backward(bs.live) { // freeAt moves only entries already visited
+	for i, b := range slices.Backward(bs.live) { // freeAt moves only later entries
 		if !match(b) {
 			continue
 		}

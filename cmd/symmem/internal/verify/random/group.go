@@ -6,22 +6,22 @@ import (
 	"symmem"
 )
 
-// groups holds the groups of a round that include this rank. After a split into even and odd ranks:
+// groups holds this rank's groups in a round. After a split into even and odd ranks:
 //
 //	        all[0]   all[1]
 //	rank 0  world    ranks 0 and 2
 //	rank 1  world    ranks 1 and 3
 //
-// All ranks draw the same index, such as 1, but use their own group at this index.
+// All ranks draw the same index, such as 1, which can mean different groups.
 type groups struct {
 	choices            *choices      // the same on all ranks
 	worldGroup         *symmem.Group // of all ranks
 	tally              *Tally
-	all                []*symmem.Group // nil entries for splits in which this rank joined no group
+	all                []*symmem.Group // an entry is nil if this rank joined no group in the split
 	hasSeveralMachines bool
 }
 
-const maxGroups = 4 // limit of len(groups.all)
+const maxGroups = 4 // limit of len(groups.all), for callers of split
 
 func newGroups(env *environment, choices *choices, tally *Tally) *groups {
 	world := env.rt.World()
@@ -33,38 +33,40 @@ func newGroups(env *environment, choices *choices, tally *Tally) *groups {
 
 func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
 
+// A splitRule returns a rank's color and key. Ranks with the same color form a group, in ascending
+// order of their keys. random is the same number on all ranks.
+type splitRule func(rank, ranks, random int) (color, key int)
+
 const noGroup = -1 // color of a rank that joins no group
 
-// splits lists ways to split the world into groups. Ranks with the same color form a group, in
-// ascending order of their keys. random is the same number on all ranks.
-var splits = []func(rank, ranks, random int) (color, key int){
-	// All ranks, in the same order as in the world.
-	func(rank, _, _ int) (color, key int) { return 0, rank },
-	// All ranks, in reverse order.
-	func(rank, ranks, _ int) (color, key int) { return 0, ranks - rank },
-	// Even and odd ranks.
-	func(rank, _, _ int) (color, key int) { return rank % 2, rank },
-	// The lower and the upper half of the ranks, in reverse order.
-	func(rank, ranks, _ int) (color, key int) {
-		half := 2 * rank / ranks // 0 or 1
-		return half, -rank
-	},
-	// All ranks but one.
-	func(rank, ranks, random int) (color, key int) {
-		leftOutRank := random % ranks
-		if rank == leftOutRank && ranks > 1 {
-			return noGroup, 0
-		}
+var splitRules = []splitRule{allRanks, allReversed, evenAndOdd, reversedHalves, allButOne}
 
-		return 7, rank // an arbitrary color
-	},
+func allRanks(rank, _, _ int) (color, key int) { return 0, rank }
+
+func allReversed(rank, _, _ int) (color, key int) { return 0, -rank }
+
+func evenAndOdd(rank, _, _ int) (color, key int) { return rank % 2, rank }
+
+func reversedHalves(rank, ranks, _ int) (color, key int) {
+	half := 2 * rank / ranks // 0 or 1
+	return half, -rank
+}
+
+func allButOne(rank, ranks, random int) (color, key int) {
+	leftOutRank := random % ranks
+	if rank == leftOutRank && ranks > 1 {
+		return noGroup, 0
+	}
+
+	const arbitraryColor = 7
+	return arbitraryColor, rank
 }
 
 // split splits the world in a random way and adds this rank's new group, or nil, to gs.all.
 func (gs *groups) split(ctx context.Context) error {
-	colorAndKey := choose(gs.choices, splits)
+	rule := choose(gs.choices, splitRules)
 	random := gs.choices.IntN(1 << 16)
-	color, key := colorAndKey(gs.worldGroup.Rank(), gs.worldGroup.Size(), random)
+	color, key := rule(gs.worldGroup.Rank(), gs.worldGroup.Size(), random)
 	g, err := gs.join(ctx, color, key)
 	if err != nil {
 		return err
@@ -84,24 +86,24 @@ func (gs *groups) join(ctx context.Context, color, key int) (*symmem.Group, erro
 	return gs.worldGroup.Split(ctx, color, key)
 }
 
-// pathChoices makes the window and direct paths more likely, because only these rely on the same
+// weightedPaths lists the window and direct paths twice, because only they rely on the same
 // placement of buffers on all ranks.
-var pathChoices = []symmem.PathChoice{
+var weightedPaths = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
 }
 
-// drawPath draws a path, an implementation of collectives.
+// drawPath draws an implementation of collectives.
 func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.hasSeveralMachines && gs.choices.isOneIn(2) {
 		return symmem.PathTwoLevel
 	}
 
-	return choose(gs.choices, pathChoices)
+	return choose(gs.choices, weightedPaths)
 }
 
-// choosePath sets the path of a random group to a random one.
-func (gs *groups) choosePath(ctx context.Context) error {
+// setRandomPath sets a random path for a random group.
+func (gs *groups) setRandomPath(ctx context.Context) error {
 	g := choose(gs.choices, gs.all)
 	path := gs.drawPath() // even if g is nil, so that all ranks draw the same
 	if g == nil {

@@ -12,13 +12,13 @@ import (
 	"symmem/driver/formula"
 )
 
-// A norm is an all-reduce or a reduce-scatter fused with an RMSNorm. All ranks must record the same
-// uses of buffers, so ranks outside the group also write the input and read the outputs of a norm,
-// but make no call.
+// A norm is an all-reduce or a reduce-scatter fused with an RMSNorm. Ranks outside the group also
+// write its input and read its outputs, because pools must record the same uses of buffers on all
+// ranks. They only skip the call.
 
 // runNorm computes and checks a random norm if at least three buffers are live.
 func (r *round) runNorm(ctx context.Context) error {
-	g := choose(r.choices, r.groups.all) // nil outside the group
+	g := choose(r.choices, r.groups.all) // nil if this rank is not a member
 	drawnBuffers := r.buffers.drawBuffers(3)
 	if drawnBuffers == nil {
 		return nil
@@ -54,8 +54,8 @@ func (r *round) runNorm(ctx context.Context) error {
 	return nil
 }
 
-// sizeAndRankIn returns the size of a group and this rank's number in it. Ranks outside the group
-// draw a norm as rank 0 of the world.
+// sizeAndRankIn returns the size of a group and this rank's number in it. A rank outside the group
+// acts as rank 0 of the world.
 func (r *round) sizeAndRankIn(g *symmem.Group) (size, rank int) {
 	if g == nil {
 		return r.env.rt.Size(), 0
@@ -94,12 +94,12 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	maxRows := max(1, maxElements/hidden)
 	rows := 1 + r.choices.IntN(maxRows)
 	dataType := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
-	// A separate generator, because ranks in groups of other sizes draw more or fewer values.
+	// Not r.choices, because the number of values depends on the size of the group.
 	const seed2 = 1 // arbitrary
 	values := rand.New(rand.NewPCG(r.choices.Uint64(), seed2))
 	size, rank := r.sizeAndRankIn(g)
 	c := formula.NewNormCase(values, size, rows, hidden, dataType, quant)
-	canScatter := hidden*bytesPerElement <= capacity // one row fits
+	canScatter := hidden*bytesPerElement <= capacity // a row of each rank fits
 	if shouldScatter && canScatter {
 		casesOfRanks := c.Scatter(values)
 		c = casesOfRanks[rank]
@@ -108,23 +108,22 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	return &workload.Norm{NormCase: c}
 }
 
-// normBytesPerElement returns the buffer size that a norm needs for each of its elements on a rank.
+// normBytesPerElement returns the buffer size that suffices for each element, in both operations.
 func (r *round) normBytesPerElement() int {
 	scatterInputBytes := 2 * r.env.rt.Size() // a 16-bit float for each rank
-	const otherBytes = 8                     // limit that workload.Norm.Place states
-	return max(scatterInputBytes, otherBytes)
+	return max(scatterInputBytes, workload.MaxNormBytes)
 }
 
 // drawHiddenAndQuant draws the size of a row in elements and the kind of quantization.
 func (r *round) drawHiddenAndQuant() (hidden int, quant driver.Quant) {
-	const maxBytesPerElement = 8
-	const maxHidden = minMessage / maxBytesPerElement // a row fits into the smallest buffer
+	const maxHidden = minMessage / workload.MaxNormBytes // an all-reduce of a row fits any buffer
 	drawMultiple := func(unit int) int { return unit * (1 + r.choices.IntN(maxHidden/unit)) }
 	hidden = drawMultiple(driver.NormUnit)
-	const quantCount = 4
-	quant = driver.Quant(r.choices.IntN(quantCount))
+	quant = choose(r.choices, []driver.Quant{
+		driver.QuantNone, driver.QuantStatic, driver.QuantPerRow, driver.QuantPerGroup,
+	})
 	if quant == driver.QuantPerGroup {
-		hidden = drawMultiple(driver.QuantGroup) // whole groups of elements
+		hidden = drawMultiple(driver.QuantGroup)
 	}
 
 	return hidden, quant

@@ -9,16 +9,55 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// recording holds calls of one group and, after the capture, the graph that makes them. For each
-// call, the graph overwrites the output with junk, makes the call, and copies the output to another
-// buffer, the result copy.
-//
-// A result copy is wrong if a pool reuses the memory of a freed input or output while the graph
-// exists.
+// testCall is a call with its streams and its right output.
+type testCall struct {
+	workload.Transfer
+	inputStream *symmem.Stream // on which the input is written
+	stream      *symmem.Stream // on which the call is made
+	input       symmem.Buffer
+	want        []byte // nil if this rank receives no output
+}
+
+// launch does nothing if this rank is not a member of the group.
+func (call *testCall) launch(ctx context.Context) error {
+	if call.Group == nil || call.Operation == symmem.OpSend && call.Ranks == 1 {
+		return nil
+	}
+
+	call.want = call.Output(call.Group.Rank())
+	return call.Launch(ctx, call.stream, call.stream)
+}
+
+func (call *testCall) describe() string {
+	name := call.Operation.String()
+	if call.Operation == symmem.OpSend {
+		name = "Send and Recv"
+	}
+
+	text := fmt.Sprintf("%s of %d %v", name, call.Count, call.DataType)
+	if call.Operation.Reduces() {
+		text += " " + call.ReduceOp.String()
+	}
+
+	if call.Group != nil {
+		text += " in group " + call.Group.ID()
+	}
+
+	if call.Send == call.Recv {
+		text += " in place"
+	}
+
+	return text
+}
+
+// recording holds calls of one group, which are captured in a graph. For each call, the graph
+// overwrites the output with junk, makes the call, and copies the output to another buffer (the
+// result copy). The copy is wrong if a pool reused the memory of a freed input or output while the
+// graph existed.
 type recording struct {
 	graph graph // set by graphs.captureOn
-	// capturedByLibrary is set if environment.library captured the graph. Pools do not know such a
-	// graph, so its buffers must stay allocated. Only streams of the library can launch it.
+	// capturedByLibrary is set if another GPU library captured the graph. Pools do not know such a
+	// graph, so its buffers must stay allocated. Only streams of that library can launch it.
 	capturedByLibrary bool
 	group             int // index in groups.all
 	calls             []*testCall
@@ -32,8 +71,7 @@ type graph interface {
 	Close() error
 }
 
-// addCall adds a call with three new buffers of the given size, and queues writes of the input
-// and the output on s.
+// addCall adds a call with three new buffers of the given size, and queues its Fill on s.
 func (rec *recording) addCall(
 	call *testCall, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
@@ -60,7 +98,7 @@ func (rec *recording) addCall(
 	return call.Fill(s)
 }
 
-// capture captures the calls on s. A stream of environment.library cannot capture them.
+// capture captures the calls on s, which must be a stream of symmem.
 func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, error) {
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
@@ -94,27 +132,27 @@ func queueCall(
 		return err
 	}
 
-	if err := useBuffers(call, dst, s); err != nil {
+	if err := useOutsideCall(call, dst, s); err != nil {
 		return err
 	}
 
-	if err := call.launch(ctx); err != nil { // no-op on ranks outside the group
+	if err := call.launch(ctx); err != nil {
 		return fmt.Errorf("%v: %w", call.describe(), err)
 	}
 
 	return s.Copy(dst, call.Recv)
 }
 
-// useBuffers overwrites the output of a call, and copies the first byte of the input, if any, to
-// dst. Thus, ranks that skip the call use the same buffers, as pools require.
-func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
-	n := min(1, call.Send.Bytes(), dst.Bytes())
-	firstByte, err := call.Send.Slice(0, n)
+// useOutsideCall overwrites the output of a call, and copies the first byte of the input, if any,
+// to dst. Thus, ranks outside the group use the same buffers.
+func useOutsideCall(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
+	size := min(1, call.Send.Bytes(), dst.Bytes()) // 0 or 1
+	firstByte, err := call.Send.Slice(0, size)
 	if err != nil {
 		return err
 	}
 
-	dst, err = dst.Slice(0, n)
+	dst, err = dst.Slice(0, size)
 	if err != nil {
 		return err
 	}
@@ -125,8 +163,7 @@ func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
 }
 
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
-	// Unlike workload.Junk in a result, this value reveals that the graph did not run.
-	const junk = ^byte(workload.Junk)
+	const junk = ^byte(workload.Junk) // differs from the junk that the graph writes
 	var errs []error
 	for _, b := range rec.resultCopies {
 		errs = append(errs, s.Fill(b.Memory(), junk))

@@ -15,10 +15,10 @@ type Report struct {
 	Seed        uint64     `json:"seed"`
 	FirstRound  int        `json:"from_round"`
 	Rounds      int        `json:"rounds"` // number of completed rounds
-	Tally                  // counts of rank 0, but Wrong and Bytes of all ranks
+	Tally                  // of all ranks, see mergeTallies
 	ElapsedMS   float64    `json:"elapsed_ms"`
 	Resources   []Resource `json:"resources"`       // of all ranks; empty if they were not compared
-	Findings    []string   `json:"findings"`        // texts of the first wrong results on this rank
+	Findings    []string   `json:"findings"`        // the first wrong results on this rank
 	FailedRound int        `json:"broke_off_round"` // the round that failed on a rank, or 0
 	// IsInconsistent is set if ranks diverged or memory was in use at the end of a round.
 	IsInconsistent  bool `json:"differs"`
@@ -32,11 +32,55 @@ func newReport(rt *symmem.Runtime, c *Config) *Report {
 	}
 }
 
+// Tally counts work and results, since the start of the run.
+type Tally struct {
+	Steps   int64 `json:"steps"`
+	Calls   int64 `json:"calls"` // checked calls, including replayed ones
+	Norms   int64 `json:"norms"` // among Calls
+	Replays int64 `json:"replays"`
+	Graphs  int64 `json:"graphs"`
+	Groups  int64 `json:"groups"`
+	Aborts  int64 `json:"aborts"`
+	Wrong   int64 `json:"wrong"` // wrong elements in results
+	Bytes   int64 `json:"bytes"` // total size of the checked results
+	// PeakBytes is the maximum size of a rank's mapped memory.
+	PeakBytes int64 `json:"peak_bytes"`
+
+	findings []string // the first wrong results on this rank
+}
+
+const maxFindings = 8
+
+func (t *Tally) addFinding(finding string) {
+	if len(t.findings) < maxFindings {
+		t.findings = append(t.findings, finding)
+	}
+}
+
+// roundResult holds the results that ranks exchange after a round.
+type roundResult struct {
+	HasMoreRounds  bool // by this rank's clock
+	HasFailed      bool // the round failed on this rank
+	IsInconsistent bool // as in Report
+	Tally
+}
+
+// mergeTallies returns the counts of rank 0, but the Wrong and Bytes of all ranks.
+func mergeTallies(all []roundResult) Tally {
+	t := all[0].Tally
+	for _, other := range all[1:] {
+		t.Wrong += other.Wrong
+		t.Bytes += other.Bytes
+	}
+
+	return t
+}
+
 // addFailure adds the results of all ranks in a failed round, and the findings of this rank.
 func (r *Report) addFailure(round int, results []roundResult, findings []string) {
 	r.FailedRound = round
 	r.Findings = append(r.Findings, findings...)
-	r.Wrong = 0
+	r.Wrong = 0 // result.Wrong counts earlier rounds, too
 	for _, result := range results {
 		r.Wrong += result.Wrong
 		r.IsInconsistent = r.IsInconsistent || result.IsInconsistent
@@ -59,8 +103,8 @@ func (r *Report) Leaks() []Resource {
 	return leaks
 }
 
-// OK reports whether the run found no wrong element, no inconsistency and no leak. Run returns the
-// other errors of a failed round.
+// OK reports whether the run found no wrong element, no inconsistency and no leak. It ignores other
+// errors of a failed round, which Run returns.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.IsInconsistent && len(r.Leaks()) == 0 }
 
 // WriteText writes the report as text. It lists all resources of rank 0, and leaks of other ranks.
@@ -87,16 +131,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return nil
 }
 
-func (r Resource) String() string {
-	verdict := "released"
-	if r.Leaked() {
-		verdict = "LEAKED"
-	}
-
-	return fmt.Sprintf("rank %d, %s: %d at the start, %d at the end, tolerance %d: %s", r.Rank, r.Name,
-		r.Start, r.End, r.Tolerance, verdict)
-}
-
 // conclusion returns the last line of the text, such as "no wrong elements, 1 resource leaked".
 func (r *Report) conclusion() string {
 	if r.Wrong == 0 {
@@ -107,7 +141,7 @@ func (r *Report) conclusion() string {
 		r.FirstWrongRound, r.ending())
 }
 
-// ending describes the failed round, or the leaks of a run without one.
+// ending describes the failed round, if any, or the leaks.
 func (r *Report) ending() string {
 	leakCount := len(r.Leaks())
 	switch {

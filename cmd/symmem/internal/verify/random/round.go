@@ -108,7 +108,7 @@ func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 
 	if r.isPlacedByAddress() {
 		// Map more memory than the round needs: 32 times part is 4 times the limit of live buffers.
-		part := r.config.MaxBytes * maxLiveMessages / 8
+		part := maxLiveBytes(r.config.MaxBytes) / 8
 		if err := workload.MapSegments(ctx, p, r.groups.worldGroup, part); err != nil {
 			return nil, err
 		}

@@ -24,7 +24,7 @@ func (s *step) errorAt(number int, err error) error {
 }
 
 var steps = []step{
-	{"allocating", 20, func(r *round, _ context.Context) error { return r.buffers.allocate() }},
+	{"allocating", 20, func(r *round, _ context.Context) error { return r.buffers.allocateOrFree() }},
 	{"freeing", 14, func(r *round, _ context.Context) error { return r.buffers.freeRandom() }},
 	{"allocating in a scope", 8, (*round).allocateInScope},
 	{"allocating in a disabled scope", 2, (*round).allocateDisabled},
@@ -46,7 +46,7 @@ var steps = []step{
 	{"splitting a group", 2, (*round).split},
 	{"closing a group", 2, (*round).closeAnyGroup},
 	{"choosing a path", 3, func(r *round, ctx context.Context) error {
-		return r.groups.choosePath(ctx)
+		return r.groups.setRandomPath(ctx)
 	}},
 	{"aborting a group", 1, (*round).abort},
 	{"making a group fail in a replay", 1, (*round).failInReplay},

@@ -13,27 +13,26 @@ import (
 	"symmem/internal/cuda"
 )
 
-// usage holds how much of each resource the process uses. A resource has leaked if its usage grows
-// by more than a tolerance after the warm-up, which is the first rounds of a run.
-type usage [resourceCount]int64
+// usage holds how much of each resource the process uses.
+type usage [kindCount]int64
 
-type resource int
+type resourceKind int
 
 const (
-	goroutines  resource = iota
-	descriptors          // open file descriptors
-	mappings             // shared memory mappings, such as the segments of pools
-	poolBytes            // size of the memory that pools have mapped
-	deviceBytes          // GPU memory that all processes use; 0 on the host backend
-	resourceCount
+	goroutines  resourceKind = iota
+	descriptors              // open file descriptors
+	mappings                 // shared memory mappings, such as the segments of pools
+	poolBytes                // memory that this rank's pools have mapped
+	deviceBytes              // GPU memory that all processes use; 0 on the host backend
+	kindCount
 )
 
-var resourceNames = [resourceCount]string{
+var kindNames = [kindCount]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns how much of each resource a run may acquire after the warm-up. On the nccl
-// backend, CUDA and NCCL open files and load kernels on first use, which can be late.
+// tolerances returns how much of each resource a run may acquire after the warm-up, its first
+// rounds. CUDA and NCCL can open files and load kernels later.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
@@ -43,8 +42,9 @@ func (r *runner) tolerances() usage {
 	ranks, machines := env.rt.Size(), env.machines()
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
 	if r.config.SharedGPUs {
-		// Other ranks allocate memory of the same GPU: up to 204 MB with 8 ranks on an H100.
-		allowed[deviceBytes] = int64(ranks) * (256 << 20)
+		// Other ranks allocate memory of the same GPU: 8 ranks on an H100, up to 204 MB.
+		const bytesPerRank = 256 << 20
+		allowed[deviceBytes] = int64(ranks) * bytesPerRank
 	}
 
 	if machines > 1 {
@@ -110,14 +110,13 @@ func countSharedMappings() (count int64, err error) {
 	return count, nil
 }
 
-// Communicators release their resources in the background.
 const (
 	releaseTimeout = 20 * time.Second
 	releasePoll    = 20 * time.Millisecond // between two measurements
 )
 
-// measureUntilReleased waits until there are no leaks, up to releaseTimeout, and returns the last
-// usage that it measured.
+// measureUntilReleased measures until there are no leaks, or up to releaseTimeout, and returns the
+// last usage. Communicators release their resources in the background.
 func (r *runner) measureUntilReleased(ctx context.Context) (usage, error) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
@@ -137,7 +136,26 @@ func (r *runner) measureUntilReleased(ctx context.Context) (usage, error) {
 	}
 }
 
-// Resource compares a rank's usage of one resource at the start and the end of a run.
+// hasLeaks compares this rank's usage u with the usage after the warm-up.
+func (r *runner) hasLeaks(u usage) bool {
+	const anyRank = 0 // Leaked ignores the rank
+	resources := r.compareResources(anyRank, r.warmUsage, u)
+	return slices.ContainsFunc(resources, Resource.Leaked)
+}
+
+func (r *runner) compareResources(rank int, start, end usage) []Resource {
+	tolerances := r.tolerances()
+	var all []Resource
+	for kind, name := range kindNames {
+		all = append(all, Resource{
+			Name: name, Rank: rank, Start: start[kind], End: end[kind], Tolerance: tolerances[kind],
+		})
+	}
+
+	return all
+}
+
+// Resource compares a rank's usage of one resource after the warm-up and at the end of a run.
 type Resource struct {
 	Name      string `json:"name"`
 	Rank      int    `json:"rank"`
@@ -149,21 +167,12 @@ type Resource struct {
 // Leaked reports whether the growth exceeds the tolerance.
 func (r Resource) Leaked() bool { return r.End > r.Start+r.Tolerance }
 
-// hasLeaks compares this rank's usage u with the usage after the warm-up.
-func (r *runner) hasLeaks(u usage) bool {
-	const anyRank = 0 // Leaked ignores the rank
-	resources := r.compareResources(anyRank, r.warmUsage, u)
-	return slices.ContainsFunc(resources, Resource.Leaked)
-}
-
-func (r *runner) compareResources(rank int, start, end usage) []Resource {
-	tolerances := r.tolerances()
-	var all []Resource
-	for kind, name := range resourceNames {
-		all = append(all, Resource{
-			Name: name, Rank: rank, Start: start[kind], End: end[kind], Tolerance: tolerances[kind],
-		})
+func (r Resource) String() string {
+	verdict := "released"
+	if r.Leaked() {
+		verdict = "LEAKED"
 	}
 
-	return all
+	return fmt.Sprintf("rank %d, %s: %d at the start, %d at the end, tolerance %d: %s", r.Rank, r.Name,
+		r.Start, r.End, r.Tolerance, verdict)
 }

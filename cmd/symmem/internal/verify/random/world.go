@@ -17,7 +17,7 @@ type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 // each check level (how often symmem compares ranks).
 type environment struct {
 	rt       *symmem.Runtime
-	streams  []*symmem.Stream   // of symmem, followed by those of library
+	streams  []*symmem.Stream   // streams of symmem, then library.Streams
 	events   []*symmem.Event    // as many as streams
 	library  *program.Library   // imitates another GPU library; nil on the host backend
 	gatherer *workload.Gatherer // exchanges results between ranks
@@ -59,20 +59,18 @@ func (env *environment) prepare(ctx context.Context, c *Config) error {
 	}
 
 	env.gatherer = gatherer
-	maxLiveBytes := maxLiveMessages * c.MaxBytes // of all buffers of a round
-	const margin = 2
-	return env.mapUnregistered(margin * maxLiveBytes)
+	return env.mapUnregistered(2 * maxLiveBytes(c.MaxBytes))
 }
 
-// mapUnregistered makes the Runtime map and keep memory that is not registered with a group. If
-// later rounds mapped the memory instead, the growth would look like a leak.
+// mapUnregistered allocates and frees memory that is not registered with a group. The Runtime keeps
+// it. If later rounds mapped it, the growth would look like a leak.
 func (env *environment) mapUnregistered(bytes int64) error {
 	p, err := env.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
 
-	scope := p.BeginDisabled() // a scope for unregistered memory
+	scope := p.BeginDisabled() // its memory belongs to the Runtime, not to p
 	defer scope.Abandon()
 	b, err := scope.Alloc(bytes)
 	if err != nil {
@@ -117,7 +115,7 @@ func (env *environment) createStreams() error {
 	return nil
 }
 
-// close closes the Runtime first, because it uses streams of the library.
+// close closes the library after the Runtime, which uses the library's streams.
 func (env *environment) close() error {
 	runtimeErr := env.rt.Close()
 	if env.library == nil {
@@ -130,8 +128,8 @@ func (env *environment) close() error {
 
 func (env *environment) machines() int { return env.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams of this rank. Pools record the order of waits, which must be
-// the same on all ranks.
+// synchronize waits for all streams of this rank, in the same order on all ranks, because pools
+// record the order.
 func (env *environment) synchronize(ctx context.Context) error {
 	for _, s := range env.streams {
 		if err := s.Synchronize(ctx); err != nil {
