@@ -19,24 +19,24 @@ type Config struct {
 	Elements int64 // float32 elements in a buffer
 	Churn    int   // random allocations and frees in a round
 	Groups   int   // number of groups: the world (all ranks) and overlapping subsets
-	// Path selects the implementation of the all-reduces. PathWindow reveals wrong placement: it
-	// returns wrong sums if the offset of a buffer differs between ranks. PathPlain permits this.
+	// Path selects the implementation of the all-reduces. With PathWindow, sums are wrong if the
+	// offset of a buffer differs between ranks.
 	Path symmem.PathChoice
-	// Deterministic is the formula (order of additions) that results must match bit for bit, in
-	// cases with all types and reductions. FormulaDefault and FormulaAny permit any order.
+	// Deterministic is the formula (order of additions) that results must match bit for bit.
+	// FormulaDefault and FormulaAny permit any order.
 	Deterministic symmem.Formula
 	CallSites     bool // record the source line of each allocation
 }
 
-// hasFormula reports whether Deterministic fixes the order. Constants up to FormulaAny do not.
+// hasFormula reports whether Deterministic fixes the order of additions.
 func (c *Config) hasFormula() bool { return c.Deterministic > symmem.FormulaAny }
 
-// formula converts Deterministic to a driver.Formula, whose constants start with 0 for any order.
+// formula converts Deterministic. A driver.Formula has no FormulaDefault, and 0 is any order.
 func (c *Config) formula() driver.Formula {
 	return driver.Formula(c.Deterministic - symmem.FormulaAny)
 }
 
-// Default returns a configuration of 16 cases: 2 rounds with 8 buffers of 1 MiB each.
+// Default returns a configuration of 2 rounds, each with 8 buffers of 1 MiB.
 func Default() Config {
 	return Config{
 		Config: workload.Default(), Cases: 8, Rounds: 2, Elements: 256 << 10, Groups: 1,
@@ -58,7 +58,7 @@ const (
 func (c *Config) Validate() error {
 	minElements := int64(1)
 	if c.hasFormula() {
-		minElements = 2 // 2 float32 have the size of a float64, the largest type
+		minElements = 2 // the size of one float64, the largest type
 	}
 
 	for _, f := range []struct {

@@ -32,24 +32,24 @@ type labeledSide struct {
 func (d diagram) write(b *bytes.Buffer) {
 	sides := d.sides()
 	fmt.Fprintf(b, "Divergence in group %s%s\n\n", d.Group, d.describePosition())
-	if len(ranksOf(sides)) <= maxMapRanks {
-		writeMap(b, sides, d.Deviant)
+	if len(ranksOf(sides)) <= maxColumns {
+		writeColumns(b, sides, d.Deviant)
 	}
 
 	writeSides(b, sides)
-	if d.Why != "" && d.Why != "unknown" {
+	hasCause := d.Why != "" && d.Why != "unknown"
+	if hasCause {
 		fmt.Fprintf(b, "\n  kind of difference: %s\n", d.Why)
 	}
 
-	isRenumbered := !driver.NumberedAsWorld(d.Members)
-	if isRenumbered {
+	if !driver.NumberedAsWorld(d.Members) {
 		fmt.Fprintf(b, "\n  rank numbers are those of the world; the group has the ranks %s, "+
 			"in this order\n", driver.Spans(d.Members))
 	}
 }
 
-// sides returns the sides of the error, sorted by their lowest rank. The last side, "?", holds the
-// ranks whose events the error omits.
+// sides returns the sides of the error, sorted by their lowest rank. If the error omits the events
+// of some ranks, they form a last side "?".
 func (d diagram) sides() []labeledSide {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
@@ -69,15 +69,15 @@ func (d diagram) sides() []labeledSide {
 // letter returns the letter of side i. Letters repeat after Z, but errors have at most 16 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }
 
-// describePosition returns the pool and the first event that differs. Divergences that are not
-// about the placement of buffers have only a kind.
+// describePosition returns the kind of divergence or, for the placement of buffers, the pool and
+// the first event that differs.
 func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
 	}
 
-	isRange := d.Last > 0 // some rank no longer has the exact event
-	if isRange {
+	isExact := d.Last == 0
+	if !isExact {
 		return fmt.Sprintf(", %s, at one of the events %d to %d.", d.Pool, d.Position, d.Last)
 	}
 
@@ -85,11 +85,11 @@ func (d diagram) describePosition() string {
 		d.Pool, d.Position)
 }
 
-const maxMapRanks = 24 // more columns may not fit on a line
+const maxColumns = 24 // more may not fit on a line
 
-// writeMap writes three lines with a column for each rank: number, letter of the side, and a mark
-// if the rank deviates from the majority.
-func writeMap(b *bytes.Buffer, sides []labeledSide, deviant []int) {
+// writeColumns writes three lines with a column for each rank: its number, the letter of its side,
+// and a mark if it deviates from the majority.
+func writeColumns(b *bytes.Buffer, sides []labeledSide, deviant []int) {
 	rankLine := "   rank "
 	letterLine := "    has "
 	markLine := "        "
@@ -114,7 +114,7 @@ func writeMap(b *bytes.Buffer, sides []labeledSide, deviant []int) {
 	}
 }
 
-// letterOf returns the letter of the side that contains rank, which must exist.
+// letterOf returns the letter of the side that contains rank.
 func letterOf(rank int, sides []labeledSide) string {
 	hasRank := func(s labeledSide) bool { return slices.Contains(s.Ranks, rank) }
 	return sides[slices.IndexFunc(sides, hasRank)].letter
@@ -128,7 +128,7 @@ func ranksOf(sides []labeledSide) []int {
 	}
 
 	slices.Sort(ranks)
-	return slices.Compact(ranks)
+	return ranks
 }
 
 // writeSides writes a line for each side: letter, ranks, event and, if known, source line.

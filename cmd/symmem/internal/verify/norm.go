@@ -77,12 +77,11 @@ func (r *runner) runNorms(ctx context.Context) error {
 	return errors.Join(freeErrs...)
 }
 
-// allocNormBuffers allocates buffers for the input, the output and the other tensors of all norms.
+// allocNormBuffers allocates the three buffers that workload.Norm.Place needs.
 func (r *runner) allocNormBuffers(ctx context.Context) (buffers [3]symmem.Buffer, err error) {
 	const elements = normRows * normHidden
 	scatterInput := 2 * elements * r.rt.Size() // 2-byte elements for all ranks
-	otherTensors := 8 * elements               // limit that workload.Norm.Place states
-	bytes := int64(max(scatterInput, otherTensors))
+	bytes := int64(max(scatterInput, workload.MaxNormBytes*elements))
 	scope := r.pool.Begin(r.rt.World())
 	defer scope.Abandon() // does nothing after End
 	for i := range buffers {
@@ -111,27 +110,29 @@ func (r *runner) runGroupNorms(
 		}
 
 		outcome, err := r.runNorm(ctx, g, n)
-		r.norms.Outcomes[normIndex(group, i)] = outcome
 		if errors.Is(err, symmem.ErrUnsupported) {
 			r.norms.Refused = cmp.Or(r.norms.Refused, err.Error())
-			return r.rt.DefaultStream().Synchronize(ctx) // complete the writes that Fill queued
+			return r.rt.DefaultStream().Synchronize(ctx) // complete the writes of the inputs
 		}
 
 		if err != nil {
 			return err
 		}
+
+		r.norms.Outcomes[normIndex(group, i)] = outcome
 	}
 
 	return nil
 }
 
-// drawNorm returns norm i of a group with random inputs, the same on all ranks.
+// drawNorm returns this rank's part of norm i of a group. All ranks draw the same inputs.
 func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 	dataType := normTypes[i%len(normTypes)]
 	quant := driver.Quant(i / len(normTypes) % normQuants)
 	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normIndex(group, i))))
 	c := formula.NewNormCase(random, g.Size(), normRows, normHidden, dataType, quant)
-	isReduceScatter := i >= normsPerGroup/normOperations // the first half are all-reduces
+	const allReduceCount = normsPerGroup / normOperations
+	isReduceScatter := i >= allReduceCount
 	if isReduceScatter {
 		casesOfRanks := c.Scatter(random)
 		c = casesOfRanks[g.Rank()]
@@ -166,7 +167,7 @@ func (r *runner) runNorm(
 		return normNotRun, err
 	}
 
-	wrongCount, _ := n.CountWrong() // without a text about the first wrong element
+	wrongCount, _ := n.CountWrong()
 	if wrongCount > 0 {
 		return normFailed, nil
 	}
@@ -174,11 +175,11 @@ func (r *runner) runNorm(
 	return normPassed, nil
 }
 
-// normPath returns the configured path. On GPUs, PathWindow does not support norms, and PathDirect
-// replaces it.
+// normPath returns the configured path, or PathDirect instead of PathWindow, which does not support
+// norms on GPUs.
 func (r *runner) normPath() symmem.PathChoice {
 	path := r.config.Path
-	isGPU := !r.rt.Device().Addressable // the CPU cannot address the memory of a GPU
+	isGPU := !r.rt.Device().Addressable // by the CPU
 	if isGPU && path == symmem.PathWindow {
 		return symmem.PathDirect
 	}

@@ -5,10 +5,10 @@ import (
 
 	"symmem"
 	"symmem/cmd/symmem/internal/workload"
-	"symmem/driver"
 )
 
-// All ranks run the same program, which is a list of steps. With one buffer, the steps are:
+// All ranks run the same program, a list of steps. A slot is the number of a buffer. A case is an
+// all-reduce whose result is checked. With one buffer, the steps are:
 //
 //	openScope
 //	makeNoise
@@ -18,8 +18,6 @@ import (
 //	reduceBuffer  slot 0, case 0
 //	freeBuffer    slot 0
 //
-// A slot is the number of a buffer. A case is an all-reduce whose result is checked.
-//
 // Each round begins with churn: random allocations and frees that leave holes between the live
 // buffers. Then each group of ranks runs its cases, and the round frees the churn buffers.
 
@@ -28,47 +26,32 @@ type action uint8
 
 const (
 	openScope action = iota // begins a scope of allocations
-	endScope                // ends the scope and registers new memory with all ranks
+	endScope                // ends the scope and registers new memory with the world
 	allocBuffer
 	freeBuffer
 	fillBuffer   // with the input of a case
 	reduceBuffer // all-reduce and check the result
-	makeNoise    // unrelated allocations, which differ between ranks
+	makeNoise    // allocates and frees other memory, different on each rank
 )
 
 type step struct {
 	action    action
 	slot      int   // of the buffer, if any
 	caseIndex int   // in program.cases, for fillBuffer and reduceBuffer
-	elements  int64 // of 4 bytes, for allocBuffer
+	elements  int64 // of elementBytes each, for allocBuffer
 }
 
-// plannedCase describes a case before it runs. It has either a value or a formula with a seed.
-type plannedCase struct {
-	name     string
-	round    int  // counted from 1
-	group    int  // 0 is the world
-	isChurn  bool // checks a churn buffer
-	elements int64
-	dataType symmem.DataType
-	reduceOp symmem.ReduceOp
-	value    float64        // each element of rank 0's input; rank 1 has twice this value
-	formula  driver.Formula // order of additions
-	seed     uint64         // of the random inputs
-}
-
-// program does not change after compose.
+// program is the result of compose.
 type program struct {
 	steps []step
 	cases []plannedCase
 	slots int // number of slots
 
 	firstSegment    int64 // size of the pool's first segment in bytes
-	mustMapSegments bool  // more segments, before the first step
+	mustMapSegments bool  // call workload.MapSegments before the first step
 }
 
-// elementBytes is the size of the elements that step.elements and Config.Elements count.
-const elementBytes = 4
+const elementBytes = 4 // of a float32
 
 type composer struct {
 	config         Config
@@ -82,6 +65,7 @@ func compose(config Config) *program {
 	c := &composer{config: config, generator: newGenerator(config.Seed, config.Elements)}
 	c.program.firstSegment = workload.FirstSegment
 	if config.Placement == symmem.PlaceByAddress {
+		// Without mapped segments, the run would fail before a sum is wrong.
 		c.program.firstSegment = c.largeFirstSegment()
 		c.program.mustMapSegments = true
 	}
@@ -98,11 +82,11 @@ func compose(config Config) *program {
 	return &c.program
 }
 
-// largeFirstSegment returns a size with which workload.MapSegments maps at least twice the memory
-// that the buffers need.
+// largeFirstSegment returns the size for which workload.MapSegments maps at least twice the memory
+// that live buffers need.
 func (c *composer) largeFirstSegment() int64 {
-	caseElements := int64(c.config.Cases) * c.config.Elements
-	neededBytes := (caseElements + c.generator.maxLiveElements) * elementBytes
+	elementsPerGroup := int64(c.config.Cases) * c.config.Elements // groups take turns
+	neededBytes := (elementsPerGroup + c.generator.maxLiveElements) * elementBytes
 	const mapFactor = 32 // MapSegments maps 32 times this size
 	minSize := 2 * neededBytes / mapFactor
 	const unit = workload.FirstSegment
@@ -121,7 +105,7 @@ func (c *composer) addAlloc(elements int64) int {
 
 const (
 	minChurnStride = 8  // allocations and frees between two checks of churn buffers
-	maxChurnCases  = 64 // approximate limit for a round, which increases the stride
+	maxChurnCases  = 64 // per round, approximately
 )
 
 // addChurn adds random allocations and frees, and checks a buffer after every stride of them.
@@ -130,7 +114,7 @@ func (c *composer) addChurn(round int) {
 	for n := 1; n <= c.config.Churn; n++ {
 		c.addStep(step{action: makeNoise})
 		c.addRandomStep()
-		// Draw even if no case is due, so that the allocations do not depend on the stride.
+		// Draw even if no case is due, so that later allocations do not depend on the stride.
 		block, exists := c.generator.drawLiveBlock()
 		isDue := n%stride == 0
 		if isDue && exists {
@@ -140,7 +124,7 @@ func (c *composer) addChurn(round int) {
 }
 
 func (c *composer) addRandomStep() {
-	nextSlot := c.program.slots // of the buffer that addAlloc adds
+	nextSlot := c.program.slots // as in addAlloc
 	block, isAlloc := c.generator.step(nextSlot)
 	if !isAlloc {
 		c.addStep(step{action: freeBuffer, slot: block.slot})
@@ -152,8 +136,8 @@ func (c *composer) addRandomStep() {
 	c.addStep(step{action: endScope})
 }
 
-// maxValue is the largest value of a case without churn. Values of churn cases are up
-// to twice as large, and their sums over up to 128 ranks are exact in float32.
+// maxValue is the largest value of a case without churn, and half of that of a churn case. Sums
+// over up to 128 ranks are exact in float32.
 const maxValue = 997
 
 // addChurnCase adds a case that reduces block after n random allocations and frees.
@@ -206,7 +190,7 @@ func (c *composer) addReduces(blocks []liveBlock, cases []plannedCase) {
 		cases[i].elements = b.elements
 		cases[i].dataType = symmem.Float32
 		cases[i].reduceOp = symmem.Sum
-		c.config.setFormula(&cases[i], caseIndex) // may change the type and the reduction
+		cases[i].useFormula(&c.config, caseIndex) // may change the type and the reduction
 		c.addStep(step{action: fillBuffer, slot: b.slot, caseIndex: caseIndex})
 	}
 

@@ -11,7 +11,7 @@ import (
 )
 
 // Report combines the results of all ranks. A run checks cases, which are all-reduces in groups of
-// ranks. It ends early after an error such as a divergence: ranks made different allocations.
+// ranks. It ends early after an error, for example if ranks diverged (allocated differently).
 type Report struct {
 	Backend    string                  `json:"backend"`
 	Source     string                  `json:"source"` // see symmem.Runtime.Source
@@ -30,22 +30,21 @@ type Report struct {
 	TakenPaths    string `json:"took"`          // such as "plain, window"
 	PathReason    string `json:"why,omitempty"` // why a case did not take the requested path
 
-	// The configuration of the run. Deterministic is empty if any order of additions was right.
 	Skew          bool    `json:"skew"`
 	Churn         int     `json:"churn"`
 	Seed          uint64  `json:"seed"`
 	Rounds        int     `json:"rounds"`
 	Groups        int     `json:"groups"`
-	ElapsedMS     float64 `json:"elapsed_ms"` // duration of the run
-	Deterministic string  `json:"deterministic,omitempty"`
+	ElapsedMS     float64 `json:"elapsed_ms"`              // duration of the run
+	Deterministic string  `json:"deterministic,omitempty"` // "" if any order of additions was right
 }
 
 // The results of a Case.
 const (
-	Passed   = "PASS"     // on all ranks of the group
-	Failed   = "FAIL"     // on at least one rank
-	Diverged = "DIVERGED" // not run, because ranks diverged
-	NotRun   = "NOT RUN"  // on at least one rank, because of another error
+	ResultPassed   = "PASS"     // on all ranks of the group
+	ResultFailed   = "FAIL"     // on at least one rank
+	ResultDiverged = "DIVERGED" // not run, because ranks diverged
+	ResultNotRun   = "NOT RUN"  // on at least one rank, because of another error
 )
 
 // Case holds the result of one case. Value and Expected are 0 if inputs are random.
@@ -58,7 +57,7 @@ type Case struct {
 	Ranks      []int   `json:"ranks"`                 // world ranks of the group
 	Size       int64   `json:"size"`                  // in elements
 	Value      float64 `json:"value"`                 // each element of the first rank's input
-	Symmetric  bool    `json:"symmetric"`             // whether the group had registered all buffers
+	Symmetric  bool    `json:"symmetric"`             // whether all ranks registered the buffer
 	Expected   float64 `json:"expected"`              // each element of the right result
 	MaxDiff    float64 `json:"max_diff"`              // largest error of an element
 	MeanDiff   float64 `json:"mean_diff"`             // largest mean error of a rank
@@ -87,9 +86,9 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// mergeResults adds the results of all ranks to a report without results.
+// mergeResults completes r, a new report, with the results of all ranks.
 func mergeResults(r Report, p *program, results []rankResult) *Report {
-	r.recordEnd(results)
+	r.recordEnd(results) // addCase reads Divergence
 	r.recordPaths(results)
 	r.Norms = normReport(results, r.Ranks)
 	r.Cases = make([]Case, 0, len(p.cases))
@@ -109,19 +108,20 @@ func (r *Report) recordEnd(results []rankResult) {
 	case ranksDiverged:
 		r.Divergence = worst.Divergence
 	case groupAborted, rankLate, rankLost:
-		r.Fault = worst.Text // concerns several ranks
+		r.Fault = worst.Text
 	case otherError:
-		r.Fault = faultText(worst, results)
+		r.Fault = describeOtherError(worst, results)
 	}
 }
 
-// faultText returns the error that ended the run. It names the rank unless another rank had the
-// same error.
-func faultText(worst *rankResult, results []rankResult) string {
+// describeOtherError returns the text of worst. It names the rank if other ranks have results, but
+// not the same error.
+func describeOtherError(worst *rankResult, results []rankResult) string {
 	isShared := slices.ContainsFunc(results, func(r rankResult) bool {
 		return r.Rank != worst.Rank && r.Text == worst.Text
 	})
-	if len(results) == 1 || isShared {
+	isAlone := len(results) == 1
+	if isAlone || isShared {
 		return worst.Text
 	}
 
@@ -130,7 +130,7 @@ func faultText(worst *rankResult, results []rankResult) string {
 
 // recordPaths sets TakenPaths. It also sets PathReason if a case took another path than requested.
 func (r *Report) recordPaths(results []rankResult) {
-	reasons := map[string]string{} // by path, from the lowest rank that took it
+	reasons := map[string]string{} // by path
 	for i := range results {
 		for path, reason := range results[i].Paths {
 			_, isKnown := reasons[path]
@@ -153,24 +153,24 @@ func (r *Report) recordPaths(results []rankResult) {
 	}
 }
 
-// addCase adds and counts a case. Divergence must be set already.
+// addCase adds and counts a case.
 func (r *Report) addCase(c Case) {
 	switch c.Result {
-	case Passed:
+	case ResultPassed:
 		r.Passed++
-	case Failed:
+	case ResultFailed:
 		r.Failed++
-	case NotRun:
+	case ResultNotRun:
 		r.NotRun++
 		if r.Divergence != nil {
-			c.Result = Diverged
+			c.Result = ResultDiverged
 		}
 	}
 
 	r.Cases = append(r.Cases, c)
 }
 
-// newCase combines the findings about a case. The results of some of the ranks may be missing.
+// newCase combines the findings about a case. Results of some ranks may be missing.
 func newCase(p *plannedCase, caseIndex, ranks int, results []rankResult) Case {
 	c := Case{
 		Name: p.name, Round: p.round, Group: p.group, Churn: p.isChurn,
@@ -200,11 +200,11 @@ func newCase(p *plannedCase, caseIndex, ranks int, results []rankResult) Case {
 	c.Symmetric = isSymmetric && hasFindings
 	switch {
 	case len(c.WrongRanks) > 0:
-		c.Result = Failed
+		c.Result = ResultFailed
 	case isCompleted && hasFindings:
-		c.Result = Passed
+		c.Result = ResultPassed
 	default: // no findings, or not completed on some rank
-		c.Result = NotRun
+		c.Result = ResultNotRun
 	}
 
 	return c

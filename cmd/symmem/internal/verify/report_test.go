@@ -33,29 +33,29 @@ func TestCaseCombinesFindingsOfRanks(t *testing.T) {
 		{
 			name:     "all ranks pass",
 			findings: []finding{right, right, right},
-			want:     Case{Symmetric: true, Result: Passed},
+			want:     Case{Symmetric: true, Result: ResultPassed},
 		},
 		{
 			name:     "one wrong rank",
 			findings: []finding{right, wrong, right},
 			want: Case{
-				Symmetric: true, MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{1}, Result: Failed,
+				Symmetric: true, MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{1}, Result: ResultFailed,
 			},
 		},
 		{
 			name:     "one unfinished rank",
 			findings: []finding{right, notRun, right},
-			want:     Case{Result: NotRun},
+			want:     Case{Result: ResultNotRun},
 		},
 		{
 			name:     "a wrong and an unfinished rank",
 			findings: []finding{wrong, notRun, right},
-			want:     Case{MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{0}, Result: Failed},
+			want:     Case{MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{0}, Result: ResultFailed},
 		},
 		{
 			name:     "a buffer outside windows",
 			findings: []finding{right, right, withoutWindow},
-			want:     Case{Result: Passed},
+			want:     Case{Result: ResultPassed},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -90,13 +90,13 @@ func TestNonMembersDoNotAffectCase(t *testing.T) {
 		{Rank: 2, Findings: []finding{right}},
 		nonMember,
 	}
-	if c := newCase(planned, caseIndex, ranks, results); c.Result != Passed || !c.Symmetric {
+	if c := newCase(planned, caseIndex, ranks, results); c.Result != ResultPassed || !c.Symmetric {
 		t.Errorf("newCase with all results = %+v, want a symmetric pass", c)
 	}
 
 	// Without results of members, it is unknown whether the case ran.
 	c := newCase(planned, caseIndex, ranks, []rankResult{nonMember})
-	if c.Result != NotRun || c.Symmetric {
+	if c.Result != ResultNotRun || c.Symmetric {
 		t.Errorf("newCase with only the result of rank 3 = %+v, want not run and not symmetric", c)
 	}
 }

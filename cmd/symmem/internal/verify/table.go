@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"symmem/driver"
 	"symmem/internal/ranklist"
 )
 
-// The text of a report on 2 ranks begins like this:
+// The text of a report on 2 ranks begins like this. The first line of the table combines two churn
+// cases (1.churn8 and 1.churn16), which all-reduce randomly allocated buffers:
 //
 //	2 ranks on the host backend; check every, placement address, path window
 //
@@ -21,9 +23,6 @@ import (
 //	1.1        262,144  1      yes  3     0.00000000  0.00000000  PASS
 //
 //	Total: 4 | Passed: 3 | Failed: 1
-//
-// Each case is an all-reduce. The first line combines two churn cases, which use randomly allocated
-// buffers: 1.churn8 and 1.churn16.
 
 // WriteText writes a table of cases, totals, and the error that ended the run early, if any.
 func (r *Report) WriteText(w io.Writer) error {
@@ -70,15 +69,13 @@ func (r *Report) writeTotals(b *bytes.Buffer) {
 
 	b.WriteByte('\n')
 	r.Norms.writeText(b)
-	hasUnexplainedFailure := r.Failed > 0 && r.Divergence == nil
-	if hasUnexplainedFailure {
+	if r.Failed > 0 && r.Divergence == nil {
 		b.WriteString("\nSums were wrong without an error. " +
 			"Run with --check every to find where ranks differ.\n")
 	}
 }
 
-// writeText writes the totals of the norms, which are collectives fused with an RMSNorm. It writes
-// nothing if there were none.
+// writeText writes the totals of the norms (collectives fused with an RMSNorm), if any.
 func (r *NormReport) writeText(b *bytes.Buffer) {
 	checkedCount := r.Passed + r.Failed
 	switch {
@@ -92,16 +89,17 @@ func (r *NormReport) writeText(b *bytes.Buffer) {
 	}
 }
 
-// writeTable writes the table of cases, with a column Group if there are several groups of ranks.
+// writeTable writes the table of cases.
 func (r *Report) writeTable(b *bytes.Buffer) error {
-	const minWidth, tabWidth, columnGap, noFlags = 0, 0, 2, 0
+	const (
+		minWidth  = 0
+		tabWidth  = 0
+		columnGap = 2
+		noFlags   = 0
+	)
 	t := tabwriter.NewWriter(b, minWidth, tabWidth, columnGap, ' ', noFlags)
-	groupTitle := ""
-	if r.Groups > 1 {
-		groupTitle = "Group\t"
-	}
-
-	fmt.Fprintf(t, "TestCase\t%sSize\tValue\tSym\tExp\tMaxDiff\tMeanDiff\tResult\n", groupTitle)
+	r.writeCells(t, "TestCase", "Group", "Size", "Value", "Sym", "Exp", "MaxDiff", "MeanDiff",
+		"Result")
 	remaining := r.Cases
 	for len(remaining) > 0 {
 		n := countCasesOnLine(remaining)
@@ -116,7 +114,7 @@ func (r *Report) writeTable(b *bytes.Buffer) error {
 // the same result share a line, except failed ones.
 func countCasesOnLine(cases []Case) int {
 	first := &cases[0]
-	if !first.Churn || first.Result == Failed {
+	if !first.Churn || first.Result == ResultFailed {
 		return 1
 	}
 
@@ -148,21 +146,27 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 
 	maxDiff := fmt.Sprintf("%.8f", total.MaxDiff)
 	meanDiff := fmt.Sprintf("%.8f", total.MeanDiff)
-	hasRun := first.Result != Diverged && first.Result != NotRun
+	hasRun := first.Result != ResultDiverged && first.Result != ResultNotRun
 	if !hasRun {
 		symmetric, maxDiff, meanDiff = "-", "-", "-"
 	}
 
-	groupColumn := ""
-	if r.Groups > 1 {
-		groupColumn = group + "\t"
-	}
-
-	fmt.Fprintf(w, "%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", first.Name, groupColumn,
-		thousands(total.Size), value, symmetric, expected, maxDiff, meanDiff, result)
+	r.writeCells(w, first.Name, group, thousands(total.Size), value, symmetric, expected, maxDiff,
+		meanDiff, result)
 }
 
-// combineCases returns the total Size, the largest MaxDiff and MeanDiff, and whether all cases are
+// writeCells omits the group if there is only one group of ranks.
+func (r *Report) writeCells(w io.Writer, name, group string, others ...string) {
+	columns := []string{name}
+	if r.Groups > 1 {
+		columns = append(columns, group)
+	}
+
+	columns = append(columns, others...)
+	fmt.Fprintln(w, strings.Join(columns, "\t"))
+}
+
+// combineCases returns a Case with only the total Size, the largest MaxDiff and MeanDiff, and
 // Symmetric.
 func combineCases(cases []Case) Case {
 	total := Case{Symmetric: true}

@@ -4,19 +4,33 @@ import (
 	"bytes"
 	"math"
 
+	"symmem"
 	"symmem/cmd/symmem/internal/workload"
 	"symmem/driver"
 	"symmem/driver/formula"
 )
 
-// A case is an all-reduce whose result is checked. By default, it sums float32 elements. With the
-// value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank 2, so the result must be 30.
+// plannedCase describes a case: an all-reduce whose result is checked. By default, it sums float32
+// elements. With the value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank 2, so the
+// result must be 30.
 //
 // With a formula (an order of additions), inputs are random, cases cycle through all types and
 // reductions, and results must match bit for bit.
+type plannedCase struct {
+	name     string
+	round    int  // counted from 1
+	group    int  // 0 is the world
+	isChurn  bool // checks a churn buffer
+	elements int64
+	dataType symmem.DataType
+	reduceOp symmem.ReduceOp
+	value    float64        // each element of rank 0's input; 0 with a formula
+	formula  driver.Formula // order of additions; AnyFormula without one
+	seed     uint64         // of the random inputs with a formula
+}
 
-// setFormula makes a case use the configured formula, if any.
-func (c *Config) setFormula(p *plannedCase, caseIndex int) {
+// useFormula changes the case at an index to the configured formula, if any.
+func (p *plannedCase) useFormula(c *Config, caseIndex int) {
 	if !c.hasFormula() {
 		return
 	}
@@ -24,11 +38,11 @@ func (c *Config) setFormula(p *plannedCase, caseIndex int) {
 	p.formula = c.formula()
 	types := workload.DataTypes()
 	p.dataType = types[caseIndex%len(types)]
-	typeCycle := caseIndex / len(types)
+	completedCycles := caseIndex / len(types)
 	reductions := workload.Reductions(p.dataType)
-	p.reduceOp = reductions[typeCycle%len(reductions)]
-	p.seed = c.Seed<<20 + uint64(caseIndex) // differs between cases
-	p.value = 0                             // inputs are random
+	p.reduceOp = reductions[completedCycles%len(reductions)]
+	p.seed = c.Seed<<20 + uint64(caseIndex)
+	p.value = 0
 	p.name += " " + p.reduceOp.String() + " " + p.dataType.String()
 	bufferBytes := p.elements * elementBytes
 	p.elements = bufferBytes / int64(p.dataType.Size())
@@ -58,7 +72,7 @@ type finding struct {
 	MeanDiff  float64 `json:"mean_diff"` // mean error over all elements
 }
 
-// sumTolerance is the permitted relative error of a sum without a formula, for rounding errors.
+// sumTolerance is the permitted relative error of a sum without a formula.
 const sumTolerance = 1e-5
 
 // compare compares got, a rank's output, with the right result.
@@ -78,8 +92,8 @@ func (p *plannedCase) compare(got []byte, ranks int) finding {
 	return p.compareElements(got, want, bitForBit)
 }
 
-// compareElements compares each element of got with the one of want at the same position. A short
-// want repeats. tolerance is the permitted relative error, where 0 requires equal bits.
+// compareElements compares got with want, or with repetitions of a shorter want. tolerance is the
+// permitted relative error of positive elements, where 0 requires equal bits.
 func (p *plannedCase) compareElements(got, want []byte, tolerance float64) finding {
 	f := finding{Completed: true}
 	sumOfDiffs := 0.0
@@ -95,7 +109,7 @@ func (p *plannedCase) compareElements(got, want []byte, tolerance float64) findi
 		gotValue := workload.Decode(gotElement, p.dataType)
 		wantValue := workload.Decode(wantElement, p.dataType)
 		diff := difference(gotValue, wantValue)
-		isWrong := tolerance == 0 || diff > tolerance*max(wantValue, 1)
+		isWrong := tolerance == 0 || diff > tolerance*wantValue
 		if isWrong {
 			f.Wrong++
 		}
