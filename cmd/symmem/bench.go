@@ -32,11 +32,8 @@ type benchFlags struct {
 	backend string // "" means $SYMMEM_BACKEND
 }
 
-// maxBatches limits memory, because bench keeps the time of every batch.
-const maxBatches = 1_000_000
-
-// planFlags holds the flags of a measurement, which bench and tune share. To compare two variants A
-// and B of a call, they measure alternating batches: A, B, A, B.
+// planFlags holds the flags that bench and tune share. Both compare variants of a call, such as
+// symmem and a baseline, in alternating batches.
 type planFlags struct {
 	isQuick       bool          // use the defaults for continuous integration
 	batchCount    int           // batches of each variant; 0 means the default
@@ -50,6 +47,9 @@ func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.batchDuration, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
 }
 
+// maxBatches limits memory, because bench keeps the time of every batch.
+const maxBatches = 1_000_000
+
 // parsePlan validates the flags and fills in the defaults.
 func (f *planFlags) parsePlan() (bench.Plan, error) {
 	defaults := bench.Full
@@ -57,8 +57,7 @@ func (f *planFlags) parsePlan() (bench.Plan, error) {
 		defaults = bench.Quick
 	}
 
-	isCountValid := f.batchCount >= 0 && f.batchCount <= maxBatches // 0 selects the default
-	if !isCountValid {
+	if f.batchCount < 0 || f.batchCount > maxBatches {
 		return defaults, fmt.Errorf("--batches is %d, but must be from 1 to %d", f.batchCount,
 			maxBatches)
 	}

@@ -134,10 +134,10 @@ func (f *collectiveFlags) addFlags(flags *pflag.FlagSet) {
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
 	flags.StringSliceVar(&f.sizeList, "sizes", nil,
 		"list of sizes, such as 8,64K,1M, which replaces --min-bytes, --max-bytes and --factor")
-	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
-	flags.Var(newName(&c.ReduceOp, parseUnscaledOp), "redop",
+	flags.Var(newNameValue(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
+	flags.Var(newNameValue(&c.ReduceOp, parseUnscaledOp), "redop",
 		"reduction: "+strings.Join(driver.ReduceOpNames(), ", "))
-	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path",
+	flags.Var(newNameValue(&c.Path, symmem.ParsePathChoice), "path",
 		"path of the calls and place of the buffers: "+strings.Join(pathNames, ", ")+
 			"; with --compare, it is auto")
 	flags.StringVar(&f.buffers, "buffers", buffersNames[0],
@@ -329,12 +329,12 @@ func (f *collectiveFlags) runRank(
 	}
 
 	if wrongCount > 0 {
-		return exitWith(exitWrong, fmt.Errorf("wrong elements: %.0f", wrongCount))
+		return exitWith(exitBadResult, fmt.Errorf("wrong elements: %.0f", wrongCount))
 	}
 
 	missedLimits := rep.DescribeOverLimit()
 	if f.enforce && len(missedLimits) > 0 {
-		return exitWith(exitWrong, errors.New(strings.Join(missedLimits, "; ")))
+		return exitWith(exitBadResult, errors.New(strings.Join(missedLimits, "; ")))
 	}
 
 	return nil

@@ -57,7 +57,7 @@ func newDiffCommand() *cobra.Command {
 	return cmd
 }
 
-// run prints a comparison of the files. The error carries exitWrong if the ranks differ.
+// run prints a comparison of the files. If the ranks differ, the exit code is exitBadResult.
 func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	sources, err := f.files.find(args)
 	if err != nil {
@@ -74,16 +74,16 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	}
 
 	if !report.HasComparison() {
-		return exitWith(exitFailed, errors.New("nothing to compare: no pool or group has events "+
+		return exitWith(exitIncomplete, errors.New("nothing to compare: no pool or group has events "+
 			"in the files of two ranks"))
 	}
 
-	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
-		return exitWith(exitFailed, err)
+	if err := writeReport(cmd.OutOrStdout(), f.json, report); err != nil {
+		return exitWith(exitIncomplete, err)
 	}
 
 	if !report.RanksAgree {
-		return exitWith(exitWrong, nil)
+		return exitWith(exitBadResult, nil)
 	}
 
 	return nil
@@ -92,7 +92,7 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 // rankFiles holds the flags shared by diff and report.
 type rankFiles struct {
 	fileRanks []string // values of --rank, such as "good.pickle=0" for a file of rank 0
-	device    int      // -1 means the only device with events
+	device    int      // of snapshots; -1 selects the only one with events
 	allPools  bool     // also compare the default pool and the pools of graphs
 }
 
@@ -113,7 +113,7 @@ func (f *rankFiles) find(paths []string) ([]load.Source, error) {
 
 	sources, err := load.Find(paths, ranks)
 	if err != nil {
-		return nil, exitWith(exitFailed, err)
+		return nil, exitWith(exitIncomplete, err)
 	}
 
 	return sources, nil
@@ -125,7 +125,7 @@ func (f *rankFiles) compare(cmd *cobra.Command, sources []load.Source) (*diff.Re
 	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: showProgress})
 	clearProgress()
 	if err != nil {
-		return nil, exitWith(exitFailed, err)
+		return nil, exitWith(exitIncomplete, err)
 	}
 
 	return diff.Compare(histories, diff.Options{AllPools: f.allPools}), nil
@@ -161,8 +161,8 @@ func parseFileRank(text string) (file string, rank int, ok bool) {
 // minProgressBytes is the smallest total size of files for which diff shows progress.
 const minProgressBytes = 64 << 20
 
-// newReadProgress returns functions that show the number of bytes read, and clear it again. If
-// standard error is not a terminal, showProgress is nil.
+// newReadProgress returns a function that shows how much has been read, and one that clears the
+// terminal again. If standard error is not a terminal, showProgress is nil.
 func newReadProgress(
 	cmd *cobra.Command,
 ) (showProgress func(done, total int64), clearProgress func()) {
@@ -172,7 +172,7 @@ func newReadProgress(
 
 	var mu sync.Mutex // load.Files reads files concurrently
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
-	showMiB := progressLines(counter, "MiB read")
+	showMiB := newProgressLines(counter, "MiB read")
 	showProgress = func(done, total int64) {
 		if total < minProgressBytes {
 			return

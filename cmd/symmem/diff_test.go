@@ -81,8 +81,8 @@ func TestDiff(t *testing.T) {
 		}
 	}
 
-	if code != exitWrong {
-		t.Errorf("exit code %d; want %d", code, exitWrong)
+	if code != exitBadResult {
+		t.Errorf("exit code %d; want %d", code, exitBadResult)
 	}
 
 	code, stdout, _ = runDiff(t, "--json", folder)
@@ -92,9 +92,9 @@ func TestDiff(t *testing.T) {
 	}
 
 	d := report.Sequences[0].RequestDifference
-	if code != exitWrong || d == nil || d.RequestIndex != extraRequestIndex {
+	if code != exitBadResult || d == nil || d.RequestIndex != extraRequestIndex {
 		t.Errorf("--json: exit code %d, difference %+v; want %d and index %d", code, d,
-			exitWrong, extraRequestIndex)
+			exitBadResult, extraRequestIndex)
 	}
 }
 
@@ -116,9 +116,9 @@ func TestDiffOfAgreeingRanks(t *testing.T) {
 	}
 
 	code, _, stderr := runDiff(t, first, second)
-	if code != exitFailed || !strings.Contains(stderr, "--rank") {
+	if code != exitIncomplete || !strings.Contains(stderr, "--rank") {
 		t.Errorf("without --rank: exit code %d, %s; want %d and advice to use --rank", code, stderr,
-			exitFailed)
+			exitIncomplete)
 	}
 
 	code, stdout, stderr := runDiff(t, first, second, "--rank", first+"=0", "--rank", second+"=1")
@@ -142,19 +142,19 @@ func TestDiffOfUnreadableFiles(t *testing.T) {
 		}
 
 		code, _, stderr := runDiff(t, readable, file)
-		if code != exitFailed || !strings.Contains(stderr, file) {
-			t.Errorf("%s: exit code %d, %q; want %d and the file's name", name, code, stderr, exitFailed)
+		if code != exitIncomplete || !strings.Contains(stderr, file) {
+			t.Errorf("%s: exit code %d, %q; want %d and the file's name", name, code, stderr, exitIncomplete)
 		}
 	}
 
 	withoutRequests := writeSnapshots(t, emptyProgram, emptyProgram)
 	code, _, stderr := runDiff(t, withoutRequests)
-	if code != exitFailed || !strings.Contains(stderr, "nothing") {
+	if code != exitIncomplete || !strings.Contains(stderr, "nothing") {
 		t.Errorf("files without requests: exit code %d, %s; want %d and a message", code, stderr,
-			exitFailed)
+			exitIncomplete)
 	}
 
-	if code, _, _ := runDiff(t, filepath.Join(folder, "absent")); code != exitFailed {
-		t.Errorf("absent file: exit code %d; want %d", code, exitFailed)
+	if code, _, _ := runDiff(t, filepath.Join(folder, "absent")); code != exitIncomplete {
+		t.Errorf("absent file: exit code %d; want %d", code, exitIncomplete)
 	}
 }

@@ -104,8 +104,8 @@ func TestDiffOfTraces(t *testing.T) {
 		}
 	}
 
-	if code != exitWrong {
-		t.Errorf("ranks that differ: exit code %d; want %d", code, exitWrong)
+	if code != exitBadResult {
+		t.Errorf("ranks that differ: exit code %d; want %d", code, exitBadResult)
 	}
 }
 
@@ -123,9 +123,9 @@ func TestDiffOfTwoRuns(t *testing.T) {
 	}
 
 	code, stdout, stderr := runDiff(t, folder)
-	if code != exitFailed || !strings.Contains(stderr, "rank3.trace of one of 4") {
+	if code != exitIncomplete || !strings.Contains(stderr, "rank3.trace of one of 4") {
 		t.Errorf("traces of two runs: exit code %d, %s%s; want %d and the size of the earlier run", code,
-			stdout, stderr, exitFailed)
+			stdout, stderr, exitIncomplete)
 	}
 
 	for _, file := range []string{"rank3.trace", "rank1.trace"} {
@@ -148,24 +148,25 @@ func TestDiffOfGivenRanks(t *testing.T) {
 	good := filepath.Join(goodFolder, "rank1.trace")
 	bad := filepath.Join(badFolder, "rank1.trace")
 	code, _, stderr := runDiff(t, good, bad)
-	if code != exitFailed || !strings.Contains(stderr, "--rank") {
+	if code != exitIncomplete || !strings.Contains(stderr, "--rank") {
 		t.Errorf("without --rank: exit code %d, %s; want %d and advice to use --rank", code, stderr,
-			exitFailed)
+			exitIncomplete)
 	}
 
 	// The argument and --rank may spell the path of a file differently.
 	badArgument := badFolder + "/./rank1.trace"
 	badFlag := badFolder + "//rank1.trace=2"
 	code, stdout, stderr := runDiff(t, good, badArgument, "--rank", badFlag)
-	if code != exitWrong || !strings.Contains(stdout, "B  rank 2 [extra]") {
+	if code != exitBadResult || !strings.Contains(stdout, "B  rank 2 [extra]") {
 		t.Errorf("with --rank: exit code %d, %s%s; want %d and a difference on rank 2", code, stdout,
-			stderr, exitWrong)
+			stderr, exitBadResult)
 	}
 
 	code, _, stderr = runDiff(t, good, bad, "--rank", bad+"x=2")
-	if code != exitFailed || !strings.Contains(stderr, "rank1.tracex, which is not among the files") {
+	const want = "rank1.tracex, which is not among the files"
+	if code != exitIncomplete || !strings.Contains(stderr, want) {
 		t.Errorf("--rank of an unknown file: exit code %d, %s; want %d and the file", code, stderr,
-			exitFailed)
+			exitIncomplete)
 	}
 }
 
@@ -182,8 +183,8 @@ func TestDiffOfTwoWorlds(t *testing.T) {
 		t.Errorf("diff: %d differences; want 1 in world 2\n%s%s", n, stdout, stderr)
 	}
 
-	if code != exitWrong {
-		t.Errorf("diff: exit code %d; want %d", code, exitWrong)
+	if code != exitBadResult {
+		t.Errorf("diff: exit code %d; want %d", code, exitBadResult)
 	}
 
 	archive := filepath.Join(t.TempDir(), "trace.zip")
@@ -194,7 +195,7 @@ func TestDiffOfTwoWorlds(t *testing.T) {
 	}
 
 	page := filepath.Join(t.TempDir(), "report.html")
-	if code, stdout, stderr := runReport(t, "-o", page, folder); code != exitWrong {
-		t.Errorf("report: exit code %d, %s%s; want %d", code, stdout, stderr, exitWrong)
+	if code, stdout, stderr := runReport(t, "-o", page, folder); code != exitBadResult {
+		t.Errorf("report: exit code %d, %s%s; want %d", code, stdout, stderr, exitBadResult)
 	}
 }

@@ -75,8 +75,8 @@ func newDoctorCommand() *cobra.Command {
 
 func (f *doctorFlags) addFlags(flags *pflag.FlagSet) {
 	addBackendFlag(flags, &f.backend)
-	f.addRankFlags(flags, 0, "ranks of the trial, at most 64 (default: one per GPU, host 2)",
-		&f.timeout)
+	f.addRankFlags(flags, automaticRanks,
+		"ranks of the trial, at most 64 (default: one per GPU, host 2)", &f.timeout)
 	flags.StringVar(&f.ncclPath, "nccl", "",
 		"path of the NCCL library (default: the one that symmem finds)")
 	flags.BoolVar(&f.trialEnabled, "trial", true, "start ranks and run all-reduces on them")
@@ -105,7 +105,7 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 
 	// Ranks started by doctor inherit the variable.
 	if err := os.Setenv(nccl.PathVariable, f.ncclPath); err != nil {
-		return exitWith(exitFailed, fmt.Errorf("setting %s: %w", nccl.PathVariable, err))
+		return exitWith(exitIncomplete, fmt.Errorf("setting %s: %w", nccl.PathVariable, err))
 	}
 
 	return nil
@@ -119,13 +119,13 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	isRank := err == nil && world.Source != rendezvous.SourceOneProcess
 	if !isRank {
 		if f.isChildRank {
-			return exitWith(exitFailed, errLauncherVariables)
+			return exitWith(exitIncomplete, errLauncherVariables)
 		}
 
-		return f.reportFindings(cmd, f.startTrial)
+		return f.reportFindings(cmd, f.launchTrial)
 	}
 
-	if err := reserveStdout(cmd); err != nil {
+	if err := divertLibraryOutput(cmd); err != nil {
 		return err
 	}
 
@@ -133,7 +133,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		return f.runChildRank(cmd, world)
 	}
 
-	if f.rankCount != 0 && f.rankCount != world.Size {
+	if f.rankCount != automaticRanks && f.rankCount != world.Size {
 		return fmt.Errorf("%s has started %d ranks: remove --ranks %d",
 			world.Source, world.Size, f.rankCount)
 	}
@@ -165,7 +165,7 @@ func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.Wor
 	}
 
 	fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, result.Error)
-	return exitWith(exitWrong, nil)
+	return exitWith(exitBadResult, nil)
 }
 
 // reportFindings examines this machine and prints the findings. makeTrial returns the results of a
@@ -185,8 +185,8 @@ func (f *doctorFlags) reportFindings(
 
 	facts.Tuning = f.inspectTuning(facts)
 	report := doctor.Examine(facts)
-	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
-		return exitWith(exitFailed, err)
+	if err := writeReport(cmd.OutOrStdout(), f.json, report); err != nil {
+		return exitWith(exitIncomplete, err)
 	}
 
 	if interruptErr != nil {
@@ -194,7 +194,7 @@ func (f *doctorFlags) reportFindings(
 	}
 
 	if report.Verdict == doctor.Fail {
-		return exitWith(exitWrong, nil)
+		return exitWith(exitBadResult, nil)
 	}
 
 	return nil

@@ -15,13 +15,12 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial launches one child process per rank and collects their results. Each child prints a
-// line such as:
+// launchTrial runs a trial in one child process per rank. Each child prints a line such as:
 //
-//	result: {"rank":1,"windows":2,"calls":[...]}
+//	result: {"rank":1,"calls":[...]}
 //
-// startTrial returns an error only if a signal interrupts it. Trial.Error holds any other error.
-func (f *doctorFlags) startTrial(
+// launchTrial returns an error only if a signal interrupts it. Trial.Error holds any other error.
+func (f *doctorFlags) launchTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
 	ranks := f.trialRanks(facts)
@@ -30,7 +29,7 @@ func (f *doctorFlags) startTrial(
 		return doctor.NewTrial(ranks, nil, err), nil
 	}
 
-	plan, err := planTrialSharing(ranks, facts)
+	plan, err := planGPUSharing(ranks, facts)
 	if err != nil {
 		return doctor.NewTrial(ranks, nil, err), nil
 	}
@@ -55,9 +54,25 @@ func (f *doctorFlags) startTrial(
 	results := parseRankResults[doctor.RankResult](output.Bytes())
 	missingErr := missingResultsError(&launched, results)
 	trial := doctor.NewTrial(ranks, results, errors.Join(launchErr, missingErr))
-	trial.Source = "started by doctor"
+	trial.Source = "started by doctor" // replaces the launcher that rank 0 detected
 	return trial, nil
 }
+
+// trialRanks returns the number of ranks to start: by default one per GPU, or two on the host
+// backend.
+func (f *doctorFlags) trialRanks(facts *doctor.Facts) int {
+	const defaultHostRanks = 2
+	switch {
+	case f.rankCount != automaticRanks:
+		return f.rankCount
+	case usesGPUs(facts):
+		return max(1, len(facts.GPUs))
+	default:
+		return defaultHostRanks
+	}
+}
+
+func usesGPUs(facts *doctor.Facts) bool { return facts.Backend == "nccl" }
 
 // childCommand returns the command line of each child: this program, with the same subcommand.
 func (f *doctorFlags) childCommand(subcommand, backend string) ([]string, error) {
@@ -72,30 +87,14 @@ func (f *doctorFlags) childCommand(subcommand, backend string) ([]string, error)
 	}, nil
 }
 
-// planTrialSharing returns nil if each rank has its own GPU or needs none.
-func planTrialSharing(ranks int, facts *doctor.Facts) (*sharingPlan, error) {
+// planGPUSharing returns nil if ranks need not share GPUs.
+func planGPUSharing(ranks int, facts *doctor.Facts) (*sharingPlan, error) {
 	mustShare := usesGPUs(facts) && ranks > len(facts.GPUs)
 	if !mustShare {
 		return nil, nil
 	}
 
-	return checkSharing(ranks, &facts.Library, os.Environ())
-}
-
-func usesGPUs(facts *doctor.Facts) bool { return facts.Backend == "nccl" }
-
-// trialRanks returns the number of ranks to start: by default one per GPU, or two on the host
-// backend.
-func (f *doctorFlags) trialRanks(facts *doctor.Facts) int {
-	const defaultHostRanks = 2
-	switch {
-	case f.rankCount != 0:
-		return f.rankCount
-	case usesGPUs(facts):
-		return max(1, len(facts.GPUs))
-	default:
-		return defaultHostRanks
-	}
+	return newSharingPlan(ranks, &facts.Library, os.Environ())
 }
 
 // rankResultPrefix begins the line with a rank's result. NCCL may print other lines.
@@ -110,11 +109,11 @@ func (f *doctorFlags) runChildRank(cmd *cobra.Command, world rendezvous.World) e
 func printRankResult(cmd *cobra.Command, result any) error {
 	encoded, err := json.Marshal(result)
 	if err != nil {
-		return exitWith(exitFailed, fmt.Errorf("encoding the result of this rank: %w", err))
+		return exitWith(exitIncomplete, fmt.Errorf("encoding the result of this rank: %w", err))
 	}
 
 	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", rankResultPrefix, encoded); err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	return nil
@@ -148,9 +147,9 @@ func missingResultsError(launched *launch.Result, results []doctor.RankResult) e
 	}
 
 	var errs []error
-	for _, e := range launched.Exits {
-		if !hasResult[e.Rank] {
-			errs = append(errs, fmt.Errorf("%v without printing its result", e))
+	for _, exit := range launched.Exits {
+		if !hasResult[exit.Rank] {
+			errs = append(errs, fmt.Errorf("%v without printing its result", exit))
 		}
 	}
 

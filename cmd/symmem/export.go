@@ -52,15 +52,15 @@ type exportFlags struct {
 
 type exportReport struct {
 	Files  []exportedFile `json:"files"`
-	Clocks []export.Clock `json:"clocks"` // one per rank, relative to a reference rank
+	Clocks []export.Clock `json:"clocks"` // of each rank, relative to a reference rank
 	Notes  []string       `json:"notes"`  // about missing data and clocks, for the user
 }
 
 // exportedFile describes an archive or folder that export has written.
 type exportedFile struct {
-	Format string `json:"format"`
-	Path   string `json:"path"`
-	Text   string `json:"text"` // summary of the contents, such as "4 ranks, 120 calls"
+	Format  string `json:"format"`
+	Path    string `json:"path"`
+	Summary string `json:"text"` // such as "4 ranks, 120 calls"
 }
 
 func newExportCommand() *cobra.Command {
@@ -91,28 +91,28 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	}
 
 	if f.perfetto != "" {
-		if err := checkReplaced(f.perfetto, args, zipArchive); err != nil {
-			return exitWith(exitFailed, err)
+		if err := checkOverwrite(f.perfetto, args, zipArchive); err != nil {
+			return exitWith(exitIncomplete, err)
 		}
 	}
 
 	traces, err := export.Open(args)
 	if err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	report := &exportReport{Files: []exportedFile{}, Clocks: traces.Clocks, Notes: traces.Notes}
 	for _, o := range outputs {
-		contents, err := o.write(o.path, traces)
+		summary, err := o.write(o.path, traces)
 		if err != nil {
-			return exitWith(exitFailed, err)
+			return exitWith(exitIncomplete, err)
 		}
 
-		report.addFile(o.format, o.path, contents)
+		report.addFile(o.format, o.path, summary)
 	}
 
-	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.writeText); err != nil {
-		return exitWith(exitFailed, err)
+	if err := writeReport(cmd.OutOrStdout(), f.json, report); err != nil {
+		return exitWith(exitIncomplete, err)
 	}
 
 	return nil
@@ -122,7 +122,7 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 type exportOutput struct {
 	format string
 	path   string // "" if the format is not requested
-	write  func(path string, traces *export.Traces) (contents string, err error)
+	write  func(path string, traces *export.Traces) (summary string, err error)
 }
 
 func (f *exportFlags) requestedOutputs() []exportOutput {
@@ -135,46 +135,46 @@ func (f *exportFlags) requestedOutputs() []exportOutput {
 	return slices.DeleteFunc(outputs, func(o exportOutput) bool { return o.path == "" })
 }
 
-func exportPerfetto(archive string, traces *export.Traces) (contents string, err error) {
+func exportPerfetto(archive string, traces *export.Traces) (summary string, err error) {
 	err = export.WriteFile(archive, func(w io.Writer) error {
 		return export.WritePerfetto(w, traces, currentBuild().Version)
 	})
 	return fmt.Sprintf("%d ranks", len(traces.Clocks)), err
 }
 
-func exportFlightRecorder(folder string, traces *export.Traces) (contents string, err error) {
+func exportFlightRecorder(folder string, traces *export.Traces) (summary string, err error) {
 	calls, messages, err := export.WriteFlightRecorder(folder, traces)
-	contents = fmt.Sprintf("%d ranks, %d calls", len(traces.Clocks), calls)
+	summary = fmt.Sprintf("%d ranks, %d calls", len(traces.Clocks), calls)
 	if messages > 0 {
-		contents += fmt.Sprintf("; %d Sends and Recvs are left out", messages)
+		summary += fmt.Sprintf("; %d Sends and Recvs are left out", messages)
 	}
 
-	return contents, err
+	return summary, err
 }
 
-func exportSnapshots(folder string, traces *export.Traces) (contents string, err error) {
+func exportSnapshots(folder string, traces *export.Traces) (summary string, err error) {
 	events, err := export.WriteSnapshots(folder, traces)
 	return fmt.Sprintf("%d ranks, %d events of memory", len(traces.Clocks), events), err
 }
 
-func exportRedacted(folder string, traces *export.Traces) (contents string, err error) {
+func exportRedacted(folder string, traces *export.Traces) (summary string, err error) {
 	err = export.WriteRedacted(folder, traces)
 	return fmt.Sprintf("%d ranks, without paths and stacks", len(traces.Clocks)), err
 }
 
 // addFile adds a written archive or folder, with its absolute path.
-func (r *exportReport) addFile(format, path, contents string) {
+func (r *exportReport) addFile(format, path, summary string) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		absolute = path // for example, the working directory has been deleted
 	}
 
-	r.Files = append(r.Files, exportedFile{Format: format, Path: absolute, Text: contents})
+	r.Files = append(r.Files, exportedFile{Format: format, Path: absolute, Summary: summary})
 }
 
-func (r *exportReport) writeText(w io.Writer) error {
+func (r *exportReport) WriteText(w io.Writer) error {
 	for _, f := range r.Files {
-		if _, err := fmt.Fprintf(w, "%s: %s\n", f.Path, f.Text); err != nil {
+		if _, err := fmt.Fprintf(w, "%s: %s\n", f.Path, f.Summary); err != nil {
 			return err
 		}
 	}

@@ -32,8 +32,8 @@ func TestExportRedact(t *testing.T) {
 		t.Errorf("diff of redacted traces = exit code %d; want 0\n%s%s", code, out, errs)
 	}
 
-	if code := export(redacted, "--redact", folder); code != exitFailed {
-		t.Errorf("export --redact to a folder with files = exit code %d; want %d", code, exitFailed)
+	if code := export(redacted, "--redact", folder); code != exitIncomplete {
+		t.Errorf("export --redact to a folder with files = exit code %d; want %d", code, exitIncomplete)
 	}
 }
 
@@ -58,10 +58,10 @@ func TestExportReplacesOnlyArchives(t *testing.T) {
 	}{
 		{folder, archive, exitOK, ""},
 		{folder, archive, exitOK, ""},
-		{folder, trace, exitFailed, "is not an archive"},
-		{trace, trace, exitFailed, "is an input"},
-		{folder, notes, exitFailed, "is not an archive"},
-		{folder, outputs, exitFailed, "not a regular file"},
+		{folder, trace, exitIncomplete, "is not an archive"},
+		{trace, trace, exitIncomplete, "is an input"},
+		{folder, notes, exitIncomplete, "is not an archive"},
+		{folder, outputs, exitIncomplete, "not a regular file"},
 	} {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), []string{"export", c.input, "--perfetto", c.output},

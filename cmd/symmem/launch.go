@@ -122,7 +122,7 @@ func (f *launchFlags) parse(flags *pflag.FlagSet, args []string) error {
 	}
 
 	if _, err := exec.LookPath(args[0]); err != nil {
-		return exitWith(exitFailed, fmt.Errorf("finding the command: %w", err))
+		return exitWith(exitIncomplete, fmt.Errorf("finding the command: %w", err))
 	}
 
 	// An empty value is not the same as an absent flag. It is often an unset variable of a script.
@@ -163,7 +163,7 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	if f.pin {
 		self, err := os.Executable()
 		if err != nil {
-			return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
+			return exitWith(exitIncomplete, fmt.Errorf("finding this program: %w", err))
 		}
 
 		// This command binds the process, and then executes the user's command.
@@ -172,17 +172,17 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 
 	plan, err := f.planSharing()
 	if err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	result, err := runRanks(cmd.Context(), spec, plan)
 	live.Sweep() // removes folders that killed ranks left behind
 	if err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	if err := f.writeSummary(cmd, &result); err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	if result.Signal == syscall.SIGPIPE {
@@ -205,7 +205,7 @@ func (f *launchFlags) planSharing() (*sharingPlan, error) {
 		return nil, nil
 	}
 
-	return checkSharing(f.ranks, nil, userEnv) // if there is no GPU, the error says why
+	return newSharingPlan(f.ranks, nil, userEnv) // if there is no GPU, the error says why
 }
 
 // setVariables sets environment variables, which the ranks inherit, to the values of flags.
@@ -214,7 +214,7 @@ func (f *launchFlags) setVariables() error {
 	if f.traceFolder != "" {
 		folder, err := filepath.Abs(f.traceFolder)
 		if err != nil {
-			return exitWith(exitFailed, fmt.Errorf("finding the folder of traces: %w", err))
+			return exitWith(exitIncomplete, fmt.Errorf("finding the folder of traces: %w", err))
 		}
 
 		variables["SYMMEM_TRACE"] = folder
@@ -226,7 +226,7 @@ func (f *launchFlags) setVariables() error {
 		}
 
 		if err := os.Setenv(name, value); err != nil {
-			return exitWith(exitFailed, fmt.Errorf("setting %s: %w", name, err))
+			return exitWith(exitIncomplete, fmt.Errorf("setting %s: %w", name, err))
 		}
 	}
 

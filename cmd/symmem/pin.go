@@ -24,7 +24,7 @@ func newPinCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return exitWith(exitFailed, execPinned(args))
+			return exitWith(exitIncomplete, execPinned(args))
 		},
 	}
 }

@@ -78,8 +78,8 @@ func newPreflightCommand() *cobra.Command {
 
 func (f *preflightFlags) addFlags(flags *pflag.FlagSet) {
 	addBackendFlag(flags, &f.backend)
-	f.addRankFlags(flags, 0, "ranks to start, at most 64 (default: one per GPU, host 2)",
-		&f.timeout)
+	f.addRankFlags(flags, automaticRanks,
+		"ranks to start, at most 64 (default: one per GPU, host 2)", &f.timeout)
 	flags.Lookup("timeout").Usage += "; ranks have twice this time to start"
 	flags.DurationVar(&f.deadline, "deadline", 5*time.Minute, "maximum duration of all checks")
 	flags.Float64Var(&f.tolerance, "tolerance", 0.5,
@@ -96,7 +96,7 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	isToleranceValid := f.tolerance >= 0 && f.tolerance < 1 // false for NaN
 	isMinLinkValid := f.minLinkGBps >= 0                    // false for NaN
 	switch {
-	case flags.Changed("ranks") && !isRankCountValid: // by default, rankCount is 0
+	case flags.Changed("ranks") && !isRankCountValid:
 		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	case f.deadline <= 0:
 		return fmt.Errorf("--deadline is %v, but must be positive", f.deadline)
@@ -115,7 +115,7 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	return chooseBackend(&f.backend)
 }
 
-// run runs the checks as a rank if a launcher has started this process, or else starts the ranks.
+// run runs the checks if a launcher has started this process as a rank, or else starts the ranks.
 func (f *preflightFlags) run(cmd *cobra.Command) error {
 	world, err := f.discoverWorld(cmd)
 	if err != nil {
@@ -130,9 +130,9 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	return f.startRanks(cmd)
 }
 
-// runAsRank runs the checks. Only one of the ranks prints the report.
+// runAsRank runs the checks. One of the ranks prints the report.
 func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) error {
-	if err := reserveStdout(cmd); err != nil {
+	if err := divertLibraryOutput(cmd); err != nil {
 		return err
 	}
 
@@ -146,7 +146,7 @@ func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) e
 	}
 
 	report := f.judgeResults(rank.knownResults(), preflight.Options{
-		Ranks: world.Size, FirstExit: noRank, // only the launcher knows which rank exited first
+		Ranks: world.Size, FirstExit: noRank, // ranks do not know which of them exited first
 	})
 	var reportErr, metricsErr error
 	if rank.isReporter() {
@@ -161,27 +161,27 @@ func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) e
 	}
 
 	if err := errors.Join(reportErr, metricsErr); err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	return exitWith(report.ExitCode(), nil)
 }
 
-// reportToParent prints the result of a rank. The parent process combines the results in a report.
+// reportToParent prints the result of a rank for the report of the parent process.
 func reportToParent(cmd *cobra.Command, result preflight.RankResult) error {
 	if err := printRankResult(cmd, result); err != nil {
 		return err
 	}
 
 	if result.Error != "" {
-		return exitWith(exitWrong, nil) // an exit code makes the parent stop the other ranks
+		return exitWith(exitBadResult, nil) // an exit code makes the parent stop the other ranks
 	}
 
 	return nil
 }
 
 func (f *preflightFlags) printReport(cmd *cobra.Command, report *preflight.Report) error {
-	return writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText)
+	return writeReport(cmd.OutOrStdout(), f.json, report)
 }
 
 // writeMetrics does nothing without --prometheus.
@@ -204,7 +204,7 @@ func (f *preflightFlags) judgeResults(
 		backend, device := results[0].Backend, results[0].Device
 		file, isRequired := findTuningFile(device, o.Ranks)
 		table, err := doctor.ReadTuning(backend, device, file, isRequired)
-		if err == nil { // if not, the ranks have already reported the error
+		if err == nil { // otherwise, the results contain the error
 			o.Table = table
 		}
 	}

@@ -189,12 +189,12 @@ func (r *preflightRank) knownResults() []preflight.RankResult {
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	ranks, plan, err := f.ranksToStart(cmd)
 	if err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	self, err := os.Executable()
 	if err != nil {
-		return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
+		return exitWith(exitIncomplete, fmt.Errorf("finding this program: %w", err))
 	}
 
 	// Ranks that do not stop at the deadline are killed.
@@ -219,13 +219,13 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 
 	wereKilled := errors.Is(err, context.DeadlineExceeded)
 	if err != nil && !wereKilled {
-		return exitWith(exitFailed, fmt.Errorf("starting the ranks: %w", err))
+		return exitWith(exitIncomplete, fmt.Errorf("starting the ranks: %w", err))
 	}
 
 	results := parseRankResults[preflight.RankResult](output.Bytes())
 	report := f.judgeResults(results, f.exitOptions(&launched, ranks, wereKilled))
 	if err := errors.Join(f.printReport(cmd, report), f.writeMetrics(report)); err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	return exitWith(report.ExitCode(), nil)
@@ -261,7 +261,7 @@ func (f *preflightFlags) exitOptions(
 // ranksToStart returns the number of ranks to start, and how they share GPUs (nil if they do not).
 func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *sharingPlan, error) {
 	ranks := f.rankCount
-	if ranks == 0 {
+	if ranks == automaticRanks {
 		gpuCount, err := symmem.LocalRanks(f.backend)
 		if err != nil {
 			return 0, nil, err

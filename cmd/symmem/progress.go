@@ -10,18 +10,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// envProgress makes rank 0 of verify write progress lines to standard error. verify sets it for its
-// ranks if standard error is a terminal. Users can set it to get progress in logs.
-const envProgress = "SYMMEM_PROGRESS"
+// progressVariable makes rank 0 of verify write progress lines to standard error. verify sets it
+// for its ranks if standard error is a terminal. Users can set it to get progress in logs.
+const progressVariable = "SYMMEM_PROGRESS"
 
 const (
 	progressPrefix = "progress: " // begins each progress line
 	progressEvery  = 100 * time.Millisecond
 )
 
-// progressLines returns a function that writes a progress line with a unit such as "steps", at
+// newProgressLines returns a function that writes a progress line with a unit such as "steps", at
 // intervals of at least progressEvery.
-func progressLines(w io.Writer, unit string) func(done, all int) {
+func newProgressLines(w io.Writer, unit string) func(done, all int) {
 	var next time.Time
 	return func(done, all int) {
 		now := time.Now()

@@ -33,12 +33,12 @@ func TestProgressNeedsTerminalOrVariable(t *testing.T) {
 		t.Error("isTerminal = true for a buffer, want false")
 	}
 
-	t.Setenv(envProgress, "")
+	t.Setenv(progressVariable, "")
 	if newProgress(0, &bytes.Buffer{}) != nil {
 		t.Error("progressFunc returned a function without a terminal; want nil")
 	}
 
-	t.Setenv(envProgress, "lines")
+	t.Setenv(progressVariable, "lines")
 	if newProgress(1, &bytes.Buffer{}) != nil {
 		t.Error("progressFunc returned a function for rank 1; want nil")
 	}

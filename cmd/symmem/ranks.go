@@ -65,9 +65,12 @@ var errLauncherVariables = errors.New("the launcher's environment variables are 
 // maxRanks is the maximum number of ranks on one machine that the host backend supports.
 const maxRanks = 64
 
+// automaticRanks is the default of --ranks in commands that choose the number.
+const automaticRanks = 0
+
 // rankFlags holds the flags of commands that run as several ranks.
 type rankFlags struct {
-	rankCount   int            // the value of --ranks; 0 means that the command chooses the number
+	rankCount   int            // the value of --ranks, or automaticRanks
 	isUnbound   bool           // do not bind ranks to processors
 	isChildRank bool           // the command started this process
 	timeout     *time.Duration // where the command stores the value of --timeout
@@ -129,7 +132,7 @@ func (f *rankFlags) runAsRanks(cmd *cobra.Command, runRank func(rendezvous.World
 		return startRanks(cmd, f.rankCount)
 	}
 
-	if err := reserveStdout(cmd); err != nil {
+	if err := divertLibraryOutput(cmd); err != nil {
 		return err
 	}
 
@@ -141,7 +144,7 @@ func (f *rankFlags) runAsRanks(cmd *cobra.Command, runRank func(rendezvous.World
 		return err
 	}
 
-	return exitWith(exitFailed, fmt.Errorf("rank %d: %w", world.Rank, err))
+	return exitWith(exitIncomplete, fmt.Errorf("rank %d: %w", world.Rank, err))
 }
 
 // cancelOnSignal cancels a command's context at the first signal, so that the command can report
@@ -158,12 +161,12 @@ func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 func (f *rankFlags) discoverWorld(cmd *cobra.Command) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
-		return world, exitWith(exitFailed, err)
+		return world, exitWith(exitIncomplete, err)
 	}
 
 	if world.Source == rendezvous.SourceOneProcess {
 		if f.isChildRank {
-			return world, exitWith(exitFailed, errLauncherVariables)
+			return world, exitWith(exitIncomplete, errLauncherVariables)
 		}
 
 		return world, nil
@@ -177,9 +180,9 @@ func (f *rankFlags) discoverWorld(cmd *cobra.Command) (rendezvous.World, error) 
 	return world, nil
 }
 
-// reserveStdout reserves standard output for the command. What libraries print there, such as
-// NCCL's log, goes to standard error instead.
-func reserveStdout(cmd *cobra.Command) error {
+// divertLibraryOutput reserves standard output for the command. The output of libraries, such as
+// NCCL's log, goes to standard error.
+func divertLibraryOutput(cmd *cobra.Command) error {
 	commandOutput, ok := cmd.OutOrStdout().(*output)
 	if !ok || commandOutput.Writer != os.Stdout {
 		return nil // in tests, the output is not standard output
@@ -187,7 +190,7 @@ func reserveStdout(cmd *cobra.Command) error {
 
 	stdout, err := sys.TakeStdout()
 	if err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	commandOutput.Writer = stdout
@@ -202,7 +205,7 @@ const noSharingAnnotation = "no-sharing"
 func startRanks(cmd *cobra.Command, requestedRanks int) error {
 	self, err := os.Executable()
 	if err != nil {
-		return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
+		return exitWith(exitIncomplete, fmt.Errorf("finding this program: %w", err))
 	}
 
 	command := childCommand(cmd, self)
@@ -210,12 +213,12 @@ func startRanks(cmd *cobra.Command, requestedRanks int) error {
 	isExplicit := cmd.Flags().Changed("ranks")
 	ranks, plan, err := planRanks(requestedRanks, isExplicit, backend)
 	if err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	prohibition := cmd.Annotations[noSharingAnnotation]
 	if plan != nil && prohibition != "" {
-		return exitWith(exitFailed, fmt.Errorf("%d ranks on %s: %s", ranks,
+		return exitWith(exitIncomplete, fmt.Errorf("%d ranks on %s: %s", ranks,
 			plan.gpuCountText(), prohibition))
 	}
 
@@ -226,13 +229,13 @@ func startRanks(cmd *cobra.Command, requestedRanks int) error {
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()} // shows nothing unless it is used
 	if isTerminal(cmd.ErrOrStderr()) {
 		spec.Stderr = counter
-		spec.Env = append(os.Environ(), envProgress+"=lines")
+		spec.Env = append(os.Environ(), progressVariable+"=lines")
 	}
 
 	result, err := runRanks(cmd.Context(), spec, plan)
 	counter.end()
 	if err != nil {
-		return exitWith(exitFailed, fmt.Errorf("starting the ranks: %w", err))
+		return exitWith(exitIncomplete, fmt.Errorf("starting the ranks: %w", err))
 	}
 
 	return exitErrorOf(cmd.ErrOrStderr(), &result)
@@ -260,7 +263,7 @@ func childCommand(cmd *cobra.Command, self string) []string {
 
 // exitErrorOf returns an error with the command's exit code, or nil if the code is 0. After a
 // signal, the code is 128 plus the signal's number. Otherwise, it is the largest exit code of a
-// rank, or exitFailed if a rank crashed. exitErrorOf prints how ranks crashed.
+// rank, or exitIncomplete if a rank crashed. exitErrorOf prints how ranks crashed.
 func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 	if isInterrupted(result) {
 		return exitWith(128+int(result.Signal), nil)
@@ -268,10 +271,10 @@ func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 
 	code := exitOK
 	for _, e := range result.Exits {
-		isCrash := e.Signal != 0 || e.Code > exitFailed // ranks use no larger code
+		isCrash := e.Signal != 0 || e.Code > exitIncomplete // ranks use no larger code
 		if isCrash {
 			fmt.Fprintf(stderr, "symmem: %v\n", e)
-			code = exitFailed
+			code = exitIncomplete
 		} else {
 			code = max(code, e.Code)
 		}

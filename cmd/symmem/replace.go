@@ -22,9 +22,9 @@ var (
 	zipArchive = outputKind{name: "an archive", beginning: "PK", flag: "--perfetto"}
 )
 
-// checkReplaced returns an error if writing path would replace an input, or a file that is not of
+// checkOverwrite returns an error if writing path would replace an input, or a file that is not of
 // the given kind.
-func checkReplaced(path string, inputs []string, kind outputKind) error {
+func checkOverwrite(path string, inputs []string, kind outputKind) error {
 	existing, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -54,12 +54,12 @@ func newReportCommand() *cobra.Command {
 	return cmd
 }
 
-// run writes the page. The error carries exitWrong if the ranks differ.
+// run writes the page. If the ranks differ, the exit code is exitBadResult.
 func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	writesFile := f.output != "-"
 	if writesFile {
-		if err := checkReplaced(f.output, args, htmlPage); err != nil {
-			return exitWith(exitFailed, err)
+		if err := checkOverwrite(f.output, args, htmlPage); err != nil {
+			return exitWith(exitIncomplete, err)
 		}
 	}
 
@@ -68,51 +68,52 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 
-	result, err := f.files.compare(cmd, sources)
+	comparison, err := f.files.compare(cmd, sources)
 	if err != nil {
 		return err
 	}
 
-	size, err := f.writePage(cmd, result)
+	size, err := f.writePage(cmd, comparison)
 	if err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	if writesFile {
 		const kilobyte = 1000.0
 		kilobytes := int64(math.Ceil(float64(size) / kilobyte))
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
-			report.Summarize(result), f.output, kilobytes)
+			report.Summarize(comparison), f.output, kilobytes)
 	}
 
-	if !result.RanksAgree {
-		return exitWith(exitWrong, nil)
+	if !comparison.RanksAgree {
+		return exitWith(exitBadResult, nil)
 	}
 
 	return nil
 }
 
 // writePage returns the size of the written file in bytes. The size is 0 for standard output.
-func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size int64, err error) {
+func (f *reportFlags) writePage(
+	cmd *cobra.Command, comparison *diff.Report,
+) (size int64, err error) {
 	var diffText strings.Builder // the output of symmem diff, which the page includes
-	if err := result.WriteText(&diffText); err != nil {
+	if err := comparison.WriteText(&diffText); err != nil {
 		return 0, err
 	}
 
 	showProgress, clearProgress := newEventProgress(cmd)
-	built := report.Build(result, showProgress)
+	p := report.Build(comparison, showProgress)
 	clearProgress()
 	if f.output == "-" {
-		return 0, built.WriteHTML(cmd.OutOrStdout(), diffText.String())
+		return 0, p.WriteHTML(cmd.OutOrStdout(), diffText.String())
 	}
 
-	return writePageFile(f.output, built, diffText.String())
+	return writePageFile(f.output, p, diffText.String())
 }
 
-// writePageFile replaces the file atomically, and returns its size in bytes. Only the owner can
-// read the file.
+// writePageFile replaces the file atomically, and returns its size in bytes.
 func writePageFile(file string, p *page.Page, diffText string) (size int64, err error) {
-	temporary, err := os.CreateTemp(filepath.Dir(file), ".report-*")
+	temporary, err := os.CreateTemp(filepath.Dir(file), ".report-*") // only its owner can read it
 	if err != nil {
 		return 0, fmt.Errorf("writing the page: %w", err)
 	}
@@ -136,8 +137,8 @@ func writePageFile(file string, p *page.Page, diffText string) (size int64, err 
 // minProgressEvents is the smallest number of events for which report shows progress.
 const minProgressEvents = 1 << 20
 
-// newEventProgress returns functions that show the number of converted events, and clear it again.
-// If standard error is not a terminal, showProgress is nil.
+// newEventProgress returns a function that shows the number of converted events, and one that
+// clears the terminal again. If standard error is not a terminal, showProgress is nil.
 func newEventProgress(
 	cmd *cobra.Command,
 ) (showProgress func(done, total int), clearProgress func()) {
@@ -146,7 +147,7 @@ func newEventProgress(
 	}
 
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
-	showEvents := progressLines(counter, "events converted")
+	showEvents := newProgressLines(counter, "events converted")
 	showProgress = func(done, total int) {
 		if total >= minProgressEvents {
 			showEvents(done, total)

@@ -79,8 +79,8 @@ func writeTrainingReport(t *testing.T) string {
 func writePage(t *testing.T, folder string) (url string) {
 	t.Helper()
 	file := filepath.Join(folder, "report.html")
-	if code, stdout, stderr := runReport(t, folder, "-o", file); code != exitWrong {
-		t.Fatalf("report = %d, %q, %q; want %d", code, stdout, stderr, exitWrong)
+	if code, stdout, stderr := runReport(t, folder, "-o", file); code != exitBadResult {
+		t.Fatalf("report = %d, %q, %q; want %d", code, stdout, stderr, exitBadResult)
 	}
 
 	return "file://" + file

@@ -32,8 +32,8 @@ func TestReport(t *testing.T) {
 	for range 2 { // the second run must replace the page instead of reading it as a snapshot
 		code, stdout, stderr := runReport(t, "--all-pools", folder, "-o", file)
 		const verdict = "differ first at request 100 (extra); in the minority: rank 2."
-		if code != exitWrong || !strings.Contains(stdout, verdict) {
-			t.Errorf("report = %d, %q, %q; want %d and %q", code, stdout, stderr, exitWrong, verdict)
+		if code != exitBadResult || !strings.Contains(stdout, verdict) {
+			t.Errorf("report = %d, %q, %q; want %d and %q", code, stdout, stderr, exitBadResult, verdict)
 		}
 	}
 
@@ -57,8 +57,8 @@ func TestReport(t *testing.T) {
 
 	code, stdout, _ := runReport(t, folder, "-o", "-")
 	isPage := strings.HasPrefix(stdout, beginOfPage) && strings.HasSuffix(stdout, endOfPage)
-	if code != exitWrong || !isPage {
-		t.Errorf("report -o - = %d, %.40q...; want %d and only a page", code, stdout, exitWrong)
+	if code != exitBadResult || !isPage {
+		t.Errorf("report -o - = %d, %.40q...; want %d and only a page", code, stdout, exitBadResult)
 	}
 }
 
@@ -96,8 +96,8 @@ func TestReportErrors(t *testing.T) {
 		{args: []string{}, want: "requires at least 1 arg"},
 	} {
 		code, _, stderr := runReport(t, c.args...)
-		if code != exitFailed || !strings.Contains(stderr, c.want) {
-			t.Errorf("report %v = %d, %q; want %d and %q", c.args, code, stderr, exitFailed, c.want)
+		if code != exitIncomplete || !strings.Contains(stderr, c.want) {
+			t.Errorf("report %v = %d, %q; want %d and %q", c.args, code, stderr, exitIncomplete, c.want)
 		}
 	}
 

@@ -32,7 +32,8 @@ type sharingPlan struct {
 //
 //   - An explicit number of ranks, given by the user, is kept. planRanks fails if they cannot share
 //     the GPUs.
-//   - A default number is reduced to the number of GPUs. Only a single GPU is shared, if possible.
+//   - A default number is reduced to the number of GPUs. Ranks share a single GPU, however, if they
+//     can.
 func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, error) {
 	userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables
 	gpus, err := symmem.LocalRanks(backend)
@@ -40,8 +41,8 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, e
 		return 0, nil, err
 	}
 
-	isHostBackend := gpus == 0
-	if isHostBackend || ranks <= gpus {
+	needsNoGPU := gpus == 0
+	if needsNoGPU || ranks <= gpus {
 		return ranks, nil, nil
 	}
 
@@ -50,7 +51,7 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, e
 	}
 
 	library := doctor.InspectLibrary()
-	plan, err := checkSharing(ranks, &library, userEnv)
+	plan, err := newSharingPlan(ranks, &library, userEnv)
 	if err == nil {
 		return ranks, plan, nil
 	}
@@ -62,9 +63,9 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, e
 	return 1, nil, nil // one rank on the only GPU
 }
 
-// checkSharing returns a plan for this machine's GPUs, or an error if ranks cannot share them. If
-// library is not nil, checkSharing also checks NCCL.
-func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*sharingPlan, error) {
+// newSharingPlan returns a plan for this machine's GPUs, or an error if ranks cannot share them. A
+// nil library skips the check of NCCL.
+func newSharingPlan(ranks int, library *doctor.Library, userEnv []string) (*sharingPlan, error) {
 	driver, gpus := doctor.InspectDriver()
 	if driver.Error != "" {
 		return nil, fmt.Errorf("finding GPUs for %d ranks to share: %s", ranks, driver.Error)
@@ -98,7 +99,7 @@ func runRanks(ctx context.Context, spec launch.Spec, plan *sharingPlan) (launch.
 	}
 
 	// No signal may end this process before it has stopped the daemon.
-	ignoredSignals := make(chan os.Signal, 1) // never read
+	ignoredSignals := make(chan os.Signal, 1) // never read; ranks would inherit signal.Ignore
 	signal.Notify(ignoredSignals, syscall.SIGPIPE)
 	defer signal.Stop(ignoredSignals)
 	forwardedSignals := make(chan os.Signal, 8) // read by launch.Run; room for a burst
@@ -124,16 +125,14 @@ func runRanks(ctx context.Context, spec launch.Spec, plan *sharingPlan) (launch.
 	return result, err
 }
 
-// startDaemon starts an MPS daemon and records this in p.status. It returns nil if a daemon is
-// already running or cannot be started. The description says how kernels run, and why not side by
-// side.
+// startDaemon starts an MPS daemon unless one is running, and describes how kernels run. If it
+// starts none, the daemon is nil.
 func (p *sharingPlan) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
-	// The variable is the folder of the user's daemon, or "" for no daemon.
-	_, hasUserChosen := os.LookupEnv(mps.PipeVariable)
+	_, isPipeSet := os.LookupEnv(mps.PipeVariable) // by the user, to a daemon's folder or ""
 	switch {
 	case p.status.IsServiceRunning:
 		return nil, "side by side"
-	case hasUserChosen:
+	case isPipeSet:
 		return nil, "in turns (" + mps.PipeVariable + " names no daemon)"
 	case p.status.ServiceProgram == "":
 		return nil, "in turns (there is no nvidia-cuda-mps-control)"
@@ -144,14 +143,13 @@ func (p *sharingPlan) startDaemon(ctx context.Context) (daemon *mps.Daemon, desc
 		return nil, "in turns (" + err.Error() + ")"
 	}
 
-	p.status.IsServiceRunning = true
 	return daemon, "side by side"
 }
 
-// addSettings returns a copy of env with variables for ranks that share GPUs. In increasing order
-// of precedence, the variables come from the plan, the user (unless empty) and a new daemon.
+// addSettings returns a copy of env with variables for ranks that share GPUs. Non-empty variables
+// of the user override the plan. Those of a new daemon override both.
 func (p *sharingPlan) addSettings(env []string, daemon *mps.Daemon) []string {
-	settings := p.chooseSettings()
+	settings := p.chooseSettings(daemon)
 	for _, entry := range p.userEnv {
 		name, value, _ := strings.Cut(entry, "=")
 		if value != "" {
@@ -181,16 +179,17 @@ const (
 )
 
 // chooseSettings returns variables that divide each GPU evenly between its ranks.
-func (p *sharingPlan) chooseSettings() map[string]string {
+func (p *sharingPlan) chooseSettings(daemon *mps.Daemon) map[string]string {
 	// Few channels keep NCCL's communicators small, so that those of all ranks fit into memory.
 	settings := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}
-	if p.status.IsServiceRunning {
+	runsSideBySide := p.status.IsServiceRunning || daemon != nil
+	if runsSideBySide {
 		ranksPerGPU := (p.ranks + p.gpus - 1) / p.gpus // rounded up
 		percentage := max(1, 100/ranksPerGPU)
 		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(percentage)
-		queues := min(maxProcessQueues, max(1, mpsQueuesPerGPU/ranksPerGPU))
+		queues := min(max(1, mpsQueuesPerGPU/ranksPerGPU), maxProcessQueues)
 		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(queues)
 	}
 

@@ -46,11 +46,15 @@ const statusExample = `  symmem status
 //	rank 1: no answer for 3s: its process may be stopped
 //	  group world: in no call of this group
 //
-// Rank 1 has not answered. The last line comes from rank 0.
+// The last line is what rank 0 knows about rank 1.
 type jobStatus struct {
 	Folder string `json:"folder"`
 	URL    string `json:"url,omitempty"` // web page, including the token; "" if none is served
 	live.Machine
+}
+
+type statusReport struct {
+	Jobs []jobStatus `json:"jobs"`
 }
 
 func newStatusCommand() *cobra.Command {
@@ -73,7 +77,7 @@ func newStatusCommand() *cobra.Command {
 func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	jobs, err := readStatus(cmd.Context(), folders)
 	if err != nil {
-		return exitWith(exitFailed, err)
+		return exitWith(exitIncomplete, err)
 	}
 
 	if len(jobs) == 0 {
@@ -82,22 +86,11 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 			searchedFolder = folders[0] // the command takes at most one
 		}
 
-		return exitWith(exitFailed, fmt.Errorf("no rank serves its status in %s: start ranks with "+
+		return exitWith(exitIncomplete, fmt.Errorf("no rank serves its status in %s: start ranks with "+
 			"SYMMEM_HTTP=unix", searchedFolder))
 	}
 
-	result := struct {
-		Jobs []jobStatus `json:"jobs"`
-	}{Jobs: jobs}
-	return writeReport(cmd.OutOrStdout(), asJSON, result, func(w io.Writer) error {
-		for i := range jobs {
-			if _, err := io.WriteString(w, jobs[i].formatText()); err != nil {
-				return err
-			}
-		}
-
-		return nil
-	})
+	return writeReport(cmd.OutOrStdout(), asJSON, &statusReport{Jobs: jobs})
 }
 
 // readStatus returns the status of the jobs in folders, or of all jobs of this user if there are no
@@ -132,21 +125,20 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	return jobs, nil
 }
 
-// newJobStatus adds the job's URL to the answers of its ranks. If several ranks serve a page, the
-// URL is that of the last one.
+// newJobStatus adds the job's URL to the answers of its ranks: that of the last rank with a page.
 func newJobStatus(folder string, machine live.Machine) jobStatus {
 	j := jobStatus{Folder: folder, Machine: machine}
+	address := ""
 	for i := range machine.Ranks {
-		address := machine.Ranks[i].Address
-		if address == "" {
-			continue // the rank serves no page
-		}
+		address = cmp.Or(machine.Ranks[i].Address, address)
+	}
 
-		token, err := live.Token(folder)
-		if err != nil {
-			continue // the page cannot be opened without its token
-		}
+	if address == "" {
+		return j
+	}
 
+	token, err := live.Token(folder)
+	if err == nil { // the page cannot be opened without its token
 		j.URL = "http://" + address + "/?token=" + token
 	}
 
@@ -161,6 +153,17 @@ func (j *jobStatus) hasEnded() bool {
 	}
 
 	return true
+}
+
+// WriteText writes the status of each job as text.
+func (s *statusReport) WriteText(w io.Writer) error {
+	for i := range s.Jobs {
+		if _, err := io.WriteString(w, s.Jobs[i].formatText()); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // formatText replaces unprintable characters, because the names of groups may contain them.
@@ -186,11 +189,11 @@ func (j *jobStatus) formatText() string {
 	return strings.Map(replaceUnprintable, b.String())
 }
 
-// describeRank writes what the rank is doing or, without an answer, what other ranks know about it.
-func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
-	if r.Error != "" {
-		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)
-		activities := j.activityByGroup(r.Rank)
+// describeRank writes what a rank is doing or, if it did not answer, what other ranks know of it.
+func (j *jobStatus) describeRank(b *strings.Builder, rank *live.Snapshot) {
+	if rank.Error != "" {
+		fmt.Fprintf(b, "rank %d: %s\n", rank.Rank, rank.Error)
+		activities := j.activityByGroup(rank.Rank)
 		for _, group := range slices.Sorted(maps.Keys(activities)) {
 			fmt.Fprintf(b, "  group %s: %s\n", group, activities[group])
 		}
@@ -199,24 +202,24 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	}
 
 	state := "does not wait for another rank"
-	if len(r.Waits) > 0 {
+	if len(rank.Waits) > 0 {
 		state = "waits"
 	}
 
-	fmt.Fprintf(b, "rank %d, process %d: %s\n", r.Rank, r.Process, state)
-	for _, wait := range r.Waits {
+	fmt.Fprintf(b, "rank %d, process %d: %s\n", rank.Rank, rank.Process, state)
+	for _, wait := range rank.Waits {
 		start := wait.Since.Local().Format(time.TimeOnly)
 		duration := time.Duration(wait.Seconds * float64(time.Second)).Round(time.Millisecond)
 		fmt.Fprintf(b, "  for %s in %s, since %s (%v)\n", driver.Ranks(wait.Ranks), wait.InCall,
 			start, duration)
-		for _, rank := range slices.Sorted(maps.Keys(wait.Activity)) {
-			fmt.Fprintf(b, "    rank %d: %s\n", rank, wait.Activity[rank])
+		for _, awaited := range slices.Sorted(maps.Keys(wait.Activity)) {
+			fmt.Fprintf(b, "    rank %d: %s\n", awaited, wait.Activity[awaited])
 		}
 	}
 
-	for i := range r.Groups {
-		g := &r.Groups[i]
-		hasFailed := g.State != "open"
+	for i := range rank.Groups {
+		g := &rank.Groups[i]
+		hasFailed := g.State != "open" // "failing" or "failed"
 		if hasFailed {
 			fault := cmp.Or(g.Fault, "its ranks are determining the cause")
 			fmt.Fprintf(b, "  group %s has failed: %s\n", g.ID, fault)

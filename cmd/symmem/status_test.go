@@ -133,8 +133,8 @@ func TestStatusWithoutRanksFails(t *testing.T) {
 	const absentFolder = "/nowhere"
 	for _, args := range [][]string{{}, {absentFolder}, {"--json"}} {
 		code, stdout, stderr := runStatus(t, args...)
-		if code != exitFailed || !strings.Contains(stdout+stderr, "no rank serves its status") {
-			t.Errorf("status %v = %d, %q, %q; want code %d", args, code, stdout, stderr, exitFailed)
+		if code != exitIncomplete || !strings.Contains(stdout+stderr, "no rank serves its status") {
+			t.Errorf("status %v = %d, %q, %q; want code %d", args, code, stdout, stderr, exitIncomplete)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestStatusReportsUnreadableFolder(t *testing.T) {
 	}
 
 	code, _, stderr := runStatus(t, file)
-	if code != exitFailed || !strings.Contains(stderr, "not a directory") {
-		t.Errorf("status of a file = %d, %q; want code %d and the reason", code, stderr, exitFailed)
+	if code != exitIncomplete || !strings.Contains(stderr, "not a directory") {
+		t.Errorf("status of a file = %d, %q; want code %d and the reason", code, stderr, exitIncomplete)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -91,7 +92,7 @@ func newTuneCommand() *cobra.Command {
 			}
 
 			if err := f.checkTableWritable(); err != nil {
-				return exitWith(exitFailed, err)
+				return exitWith(exitIncomplete, err)
 			}
 
 			return f.runAsRanks(cmd, func(w rendezvous.World) error {
@@ -117,7 +118,7 @@ func (f *tuneFlags) addFlags(flags *pflag.FlagSet) {
 	flags.VarP(&f.last, "max", "e", "largest size (quick 1M)")
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
 	c.DataType = reduce.BFloat16
-	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
+	flags.Var(newNameValue(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
 	flags.IntVar(&c.GraphCalls, "graph", 20, "maximum number of calls in a graph")
 	flags.BoolVar(&f.isEager, "eager", false, "time calls one by one instead of replays of graphs")
 	f.addPlanFlags(flags)
@@ -258,4 +259,9 @@ func (f *tuneFlags) printResult(
 
 	_, err := fmt.Fprintf(w, "written: %s\n", written)
 	return err
+}
+
+func fileExists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }

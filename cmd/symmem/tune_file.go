@@ -13,38 +13,30 @@ import (
 // temporaryTable is the name pattern of a new table before it is renamed.
 const temporaryTable = ".tuning-*"
 
-// checkTableWritable reports most errors of writeTable before the long measurement. It creates the
-// folder of the table.
+// checkTableWritable creates the folder of the table, and finds most reasons why writeTable would
+// fail after the long measurement.
 func (f *tuneFlags) checkTableWritable() error {
 	if f.isDryRun {
 		return nil
 	}
 
-	if err := f.checkOutput(); err != nil {
+	// The device and the number of ranks affect only the default name of the file, not the folder.
+	const unknownDevice, unknownRanks = "", 0
+	file, err := f.tableFile(unknownDevice, unknownRanks)
+	if err == nil {
+		err = prepareFolder(filepath.Dir(file))
+	}
+
+	if err == nil && f.outputFile != "" {
+		err = checkRegular(f.outputFile)
+	}
+
+	if err != nil {
 		return fmt.Errorf("checking that the table can be written: %w; name another file with --output, "+
 			"or write none with --dry-run", err)
 	}
 
 	return nil
-}
-
-func (f *tuneFlags) checkOutput() error {
-	// The device and the number of ranks affect only the default name of the file, not the folder.
-	const unknownDevice, unknownRanks = "", 0
-	file, err := f.tableFile(unknownDevice, unknownRanks)
-	if err != nil {
-		return err
-	}
-
-	if err := prepareFolder(filepath.Dir(file)); err != nil {
-		return err
-	}
-
-	if f.outputFile == "" {
-		return nil // the default name depends on the device, which is not known yet
-	}
-
-	return checkReplaceable(f.outputFile)
 }
 
 // prepareFolder creates a folder unless it exists, and checks that it permits new files.
@@ -63,9 +55,9 @@ func prepareFolder(folder string) error {
 	return errors.Join(closeErr, removeErr)
 }
 
-// checkReplaceable returns an error if file exists but is not a regular file: a rename would fail
+// checkRegular returns an error if file exists but is not a regular file: a rename would fail
 // on a folder, and would destroy a device such as /dev/null.
-func checkReplaceable(file string) error {
+func checkRegular(file string) error {
 	info, err := os.Stat(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -80,11 +72,6 @@ func checkReplaceable(file string) error {
 	}
 
 	return nil
-}
-
-func fileExists(file string) bool {
-	_, err := os.Stat(file)
-	return err == nil
 }
 
 // tableFile returns the path of the table. Without --output, it is the path that symmem.Open reads.
@@ -109,7 +96,7 @@ func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 		return nil
 	}
 
-	if table.Device != device { // possible with --output
+	if table.Device != device { // the file of --output may be for any device
 		return nil
 	}
 

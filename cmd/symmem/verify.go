@@ -69,11 +69,11 @@ const verifyExample = `  symmem verify
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
 // verifyFlags holds the flags of verify. A run checks either cases, which are all-reduces of one
-// buffer each, or a random program (with --for or --from-round). Common flags apply to both.
+// buffer each, or random programs (with --for or --from-round).
 type verifyFlags struct {
 	rankFlags
-	caseConfig   verify.Config // for cases; also receives the common flags of both kinds
-	randomConfig random.Config // for random programs; parse copies the common flags here
+	caseConfig   verify.Config // for cases; its Config holds the flags that both kinds share
+	randomConfig random.Config // for random programs; parseRandom copies the shared flags
 	rounds       int
 	caseSize     size // of each buffer, in float32 elements
 	maxBytes     size // of a message in random programs
@@ -136,14 +136,14 @@ func (f *verifyFlags) addCommonFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&f.rounds, "rounds", c.Rounds,
 		"number of times the cases are allocated and freed; with --for: maximum number of rounds")
 	addBackendFlag(flags, &c.Backend)
-	flags.Var(newName(&c.Placement, symmem.ParsePlacement), "placement",
+	flags.Var(newNameValue(&c.Placement, symmem.ParsePlacement), "placement",
 		"order of equally large free blocks: creation or address")
 	flags.BoolVar(&f.isSkewed, "skew", false,
 		"make allocations and addresses differ between ranks; on by default with --for")
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "seed of all random choices")
-	flags.Var(newName(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
+	flags.Var(newNameValue(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
 		"registration, every, or the backend's default; with --for: by default, all of them in turn")
-	flags.Lookup("check").DefValue = "" // the usage text states the default
+	flags.Lookup("check").DefValue = "" // hides the default in the usage text
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
@@ -154,9 +154,9 @@ func (f *verifyFlags) addCaseFlags(flags *pflag.FlagSet) {
 	flags.Var(&f.caseSize, "size", "float32 elements of a case")
 	flags.IntVar(&c.Churn, "churn", 0,
 		"number of random allocations and frees before the cases of each round")
-	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, plain, "+
-		"direct, two-level, or auto to use the tuning table (default $SYMMEM_PATH)")
-	flags.Var(newName(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare results "+
+	flags.Var(newNameValue(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, "+
+		"plain, direct, two-level, or auto to use the tuning table (default $SYMMEM_PATH)")
+	flags.Var(newNameValue(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare results "+
 		"with a formula of reductions, bit by bit: ranks, tree or rounded-tree; --path is then auto by "+
 		"default")
 	formulaFlag := flags.Lookup("deterministic")
@@ -193,16 +193,19 @@ func isRandomRun(flags *pflag.FlagSet) bool {
 
 // checkFlagCombination returns an error if a flag does not apply to the selected kind of run.
 func checkFlagCombination(flags *pflag.FlagSet) error {
-	prohibited := randomFlags
-	otherKind := "random programs, which run with --for or --from-round"
 	if isRandomRun(flags) {
-		prohibited = caseFlags
-		otherKind = "cases, which run without --for and --from-round"
+		return prohibitFlags(flags, caseFlags, "cases, which run without --for and --from-round")
 	}
 
-	for _, flag := range prohibited {
-		if flags.Changed(flag) {
-			return fmt.Errorf("--%s applies only to %s", flag, otherKind)
+	return prohibitFlags(flags, randomFlags,
+		"random programs, which run with --for or --from-round")
+}
+
+// prohibitFlags returns an error if a flag is set that applies only to another kind of run.
+func prohibitFlags(flags *pflag.FlagSet, names []string, otherKind string) error {
+	for _, name := range names {
+		if flags.Changed(name) {
+			return fmt.Errorf("--%s applies only to %s", name, otherKind)
 		}
 	}
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ func (f *verifyFlags) choosePath(flags *pflag.FlagSet) error {
 
 		c.Path = path
 	case flags.Changed("deterministic"):
-		c.Path = symmem.PathAuto // the default, NCCL's window path, does not support formulas
+		c.Path = symmem.PathAuto // the window path does not support formulas
 	}
 
 	return nil
@@ -58,53 +59,65 @@ func (f *verifyFlags) choosePath(flags *pflag.FlagSet) error {
 // errors, so the returned error carries only the exit code.
 func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
-) (err error) {
-	prefix := fmt.Sprintf("[rank %d] ", w.Rank)
-	fail := func(err error) error {
-		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
-		return exitWith(exitFailed, nil)
-	}
+) error {
 	if err := f.prover.Start(); err != nil {
-		return fail(err)
+		return printFailure(stderr, w.Rank, err)
 	}
 
-	defer func() {
-		var closeErr error
-		f.prover.Close(&closeErr)
-		if closeErr == nil {
-			return
-		}
+	exitErr := f.runOnRuntime(ctx, w, stdout, stderr)
+	var closeErr error
+	f.prover.Close(&closeErr)
+	if closeErr != nil {
+		failure := printFailure(stderr, w.Rank, closeErr)
+		return cmp.Or(exitErr, failure)
+	}
 
-		exitErr := fail(closeErr)
-		if err == nil {
-			err = exitErr
-		}
-	}()
+	return exitErr
+}
+
+// runOnRuntime opens a Runtime for the cases and closes it afterwards.
+func (f *verifyFlags) runOnRuntime(
+	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
+) error {
 	rt, err := symmem.Open(ctx, f.caseConfig.Options())
 	if err != nil {
-		return fail(err)
+		return printFailure(stderr, w.Rank, err)
 	}
 
 	report, runErr := verify.Run(ctx, rt, f.caseConfig, newProgress(w.Rank, stderr))
 	if report == nil {
 		closeErr := rt.Close()
-		return fail(errors.Join(runErr, closeErr))
+		return printFailure(stderr, w.Rank, errors.Join(runErr, closeErr))
 	}
 
 	var reportErr, kernelsErr error
 	if w.Rank == 0 {
-		reportErr = writeReport(stdout, f.json, report, report.WriteText)
+		reportErr = writeReport(stdout, f.json, report)
 		kernelsErr = f.writeKernels(stdout, report)
 	}
 
 	closeErr := rt.Close()
 	hasFault := report.Divergence != nil || report.Fault != ""
 	if hasFault {
-		closeErr = nil // the error of Close only repeats the fault
+		closeErr = nil // it only repeats the fault
 	}
 
 	allErrs := errors.Join(runErr, reportErr, kernelsErr, closeErr)
-	return finishCases(stderr, prefix, report, allErrs)
+	return finishCases(stderr, w.Rank, report, allErrs)
+}
+
+// newProgress returns a function that shows progress, or nil to show none.
+func newProgress(rank int, stderr io.Writer) func(done, all int) {
+	switch {
+	case rank != 0:
+		return nil
+	case os.Getenv(progressVariable) == "lines":
+		return newProgressLines(stderr, "steps")
+	case isTerminal(stderr):
+		return newProgressLines(&progressCounter{terminal: stderr}, "steps")
+	}
+
+	return nil
 }
 
 // writeKernels writes which NCCL kernels ran. It writes nothing without --prove or with --json.
@@ -121,38 +134,27 @@ func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	return f.prover.Write(w, linePrefix)
 }
 
-// newProgress returns a function that shows progress, or nil to show none.
-func newProgress(rank int, stderr io.Writer) func(done, all int) {
+// finishCases prints this rank's error, and returns an error that carries the exit code.
+func finishCases(stderr io.Writer, rank int, r *verify.Report, err error) error {
 	switch {
-	case rank != 0:
-		return nil
-	case os.Getenv(envProgress) == "lines":
-		return progressLines(stderr, "steps")
-	case isTerminal(stderr):
-		return progressLines(&progressCounter{terminal: stderr}, "steps")
+	case r.Divergence != nil: // memory events differ between ranks
+		fmt.Fprintf(stderr, "[rank %d] divergence: %s\n", rank, r.Divergence.Message)
+		return exitWith(exitBadResult, nil)
+	case r.Fault != "": // the run could not finish
+		fault := strings.TrimPrefix(r.Fault, fmt.Sprintf("rank %d: ", rank))
+		fmt.Fprintf(stderr, "[rank %d] %s\n", rank, fault)
+		return exitWith(exitIncomplete, nil)
+	case err != nil:
+		return printFailure(stderr, rank, err)
+	case !r.OK(): // the report contains the wrong sums
+		return exitWith(exitBadResult, nil)
 	}
 
 	return nil
 }
 
-// finishCases prints this rank's error after prefix, such as "[rank 1] ", and returns an error that
-// carries the exit code.
-func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
-	switch {
-	case r.Divergence != nil: // memory events differ between ranks
-		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
-		return exitWith(exitWrong, nil)
-	case r.Fault != "": // the run could not finish
-		faultPrefix := strings.Trim(prefix, "[] ") + ": " // such as "rank 1: ", redundant here
-		fault := strings.TrimPrefix(r.Fault, faultPrefix)
-		fmt.Fprintf(stderr, "%s%s\n", prefix, fault)
-		return exitWith(exitFailed, nil)
-	case err != nil:
-		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
-		return exitWith(exitFailed, nil)
-	case !r.OK(): // the report contains the wrong sums
-		return exitWith(exitWrong, nil)
-	}
-
-	return nil
+// printFailure prints why a rank could not finish, and returns an error with the exit code.
+func printFailure(stderr io.Writer, rank int, err error) error {
+	fmt.Fprintf(stderr, "[rank %d] %v\n", rank, err)
+	return exitWith(exitIncomplete, nil)
 }

@@ -47,8 +47,8 @@ func TestErrorOfLogIsPrintedAfterFailure(t *testing.T) {
 	stderr := &logCloser{t: t}
 	err := f.runCases(t.Context(), rendezvous.World{}, &bytes.Buffer{}, stderr)
 	exit, isExit := errors.AsType[*exitError](err)
-	if !isExit || exit.code != exitFailed {
-		t.Errorf("runCases = %v; want exit code %d", err, exitFailed)
+	if !isExit || exit.code != exitIncomplete {
+		t.Errorf("runCases = %v; want exit code %d", err, exitIncomplete)
 	}
 
 	text := stderr.String()

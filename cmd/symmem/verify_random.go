@@ -18,7 +18,7 @@ import (
 // parseRandom completes and validates the configuration of a random program.
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.randomConfig
-	c.Config = f.caseConfig.Config
+	c.Config = f.caseConfig.Config // the flags that both kinds share
 	c.MaxBytes = int64(f.maxBytes)
 	// The defaults of --skew and --rounds are for cases. Random programs have their own.
 	c.Skew = true
@@ -45,22 +45,22 @@ func (f *verifyFlags) runRandom(
 	f.randomConfig.SharedGPUs = os.Getenv(doctor.SharingVariable) == "1"
 	report, err := random.Run(ctx, f.randomConfig, rank)
 	if report != nil && w.Rank == 0 {
-		writeErr := writeReport(stdout, f.json, report, report.WriteText)
+		writeErr := writeReport(stdout, f.json, report)
 		err = errors.Join(err, writeErr)
 	}
 
 	return f.finishRandom(stderr, w, report, err)
 }
 
-// onHang returns a function that prints the stacks of a round that hangs, and exits. The launcher
-// then stops the other ranks.
+// onHang returns a function that prints the stacks of all goroutines, and exits. The launcher then
+// stops the other ranks.
 func (f *verifyFlags) onHang(
 	w rendezvous.World, stderr io.Writer,
 ) func(round int, stacks []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
 			f.howToRepeat(w, round), stacks)
-		os.Exit(exitFailed)
+		os.Exit(exitIncomplete)
 	}
 }
 
@@ -96,9 +96,9 @@ func (f *verifyFlags) finishRandom(
 
 	switch {
 	case report != nil && !report.OK():
-		return exitWith(exitWrong, nil)
+		return exitWith(exitBadResult, nil)
 	case err != nil:
-		return exitWith(exitFailed, nil)
+		return exitWith(exitIncomplete, nil)
 	}
 
 	return nil

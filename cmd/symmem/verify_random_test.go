@@ -78,8 +78,8 @@ func TestRandomProgramsOnHost(t *testing.T) {
 func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 	code, report, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=off",
 		"--rounds=5", "--seed=1")
-	if code != exitWrong || report.Wrong == 0 {
-		t.Errorf("exit code %d, %d wrong elements; want %d and some", code, report.Wrong, exitWrong)
+	if code != exitBadResult || report.Wrong == 0 {
+		t.Errorf("exit code %d, %d wrong elements; want %d and some", code, report.Wrong, exitBadResult)
 	}
 
 	const repeatCommand = "to run it again: symmem verify --ranks 2 --seed 1 --from-round"
@@ -91,8 +91,8 @@ func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 func TestRandomProgramsReportDivergence(t *testing.T) {
 	code, _, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=every",
 		"--rounds=5", "--seed=1")
-	if code != exitWrong || !strings.Contains(stderr, "ranks diverged in pool") {
-		t.Errorf("exit code %d; want %d and a divergence\n%s", code, exitWrong, stderr)
+	if code != exitBadResult || !strings.Contains(stderr, "ranks diverged in pool") {
+		t.Errorf("exit code %d; want %d and a divergence\n%s", code, exitBadResult, stderr)
 	}
 }
 

@@ -44,8 +44,8 @@ func runDiverging(t *testing.T, check string) (report verify.Report, text string
 	const ranks = 4
 	code, stdout, stderr := runSymmem(t, "verify", "--ranks=4", "--placement=address", "--skew",
 		"--churn=200", "--seed=1", "--callsites", "--json", "--check="+check)
-	if code != exitWrong {
-		t.Fatalf("check %s: exit code %d; want %d\n%s", check, code, exitWrong, stderr)
+	if code != exitBadResult {
+		t.Fatalf("check %s: exit code %d; want %d\n%s", check, code, exitBadResult, stderr)
 	}
 
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
@@ -199,8 +199,8 @@ func codeOf(err error) int {
 // are printed, but not codes with a known meaning, because the ranks have printed why.
 func TestExitCodeIsLargestOfRanks(t *testing.T) {
 	ok := launch.Exit{Code: exitOK}
-	wrong := launch.Exit{Code: exitWrong}
-	failed := launch.Exit{Code: exitFailed}
+	wrong := launch.Exit{Code: exitBadResult}
+	failed := launch.Exit{Code: exitIncomplete}
 	killedRank1 := func(s syscall.Signal) launch.Exit {
 		return launch.Exit{Rank: 1, Code: codeAfter(s), Signal: s}
 	}
@@ -218,29 +218,29 @@ func TestExitCodeIsLargestOfRanks(t *testing.T) {
 		{
 			name:  "a wrong sum on one rank",
 			exits: []launch.Exit{ok, wrong},
-			want:  exitWrong,
+			want:  exitBadResult,
 		},
 		{
 			name:  "a rank that could not run outweighs wrong sums",
 			exits: []launch.Exit{wrong, failed, wrong},
-			want:  exitFailed,
+			want:  exitIncomplete,
 		},
 		{
 			name:     "killed rank outweighs a wrong sum",
 			exits:    []launch.Exit{wrong, killedRank1(syscall.SIGKILL)},
-			want:     exitFailed,
+			want:     exitIncomplete,
 			wantText: "rank 1",
 		},
 		{
 			name:     "rank killed by SIGTERM",
 			exits:    []launch.Exit{failed, killedRank1(syscall.SIGTERM)},
-			want:     exitFailed,
+			want:     exitIncomplete,
 			wantText: "rank 1",
 		},
 		{
 			name:     "an unknown code is printed",
 			exits:    []launch.Exit{{Code: 66}},
-			want:     exitFailed,
+			want:     exitIncomplete,
 			wantText: "code 66",
 		},
 	} {

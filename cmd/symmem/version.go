@@ -11,8 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// scripts/release.sh sets these constants in published sources. In other sources, the go command
-// records the version and the commit. pyproject.toml reads the version from this file.
+// scripts/release.sh sets these constants in published sources, and pyproject.toml reads release.
 const (
 	release = "0.0.0-dev" // version without the prefix "v"
 	commit  = ""          // hash, possibly with the suffix "-modified"; "" if not published
@@ -80,17 +79,17 @@ func currentBuild() buildInfo {
 	return buildOf(release, commit, info)
 }
 
-// buildOf describes a published build by its constants, and other builds by info from the go
-// command.
-func buildOf(release, commit string, info *debug.BuildInfo) buildInfo {
+// buildOf describes a published build by the constants, and other builds by info, which the go
+// command records.
+func buildOf(publishedVersion, publishedCommit string, info *debug.BuildInfo) buildInfo {
 	b := buildInfo{
 		Version: cmp.Or(info.Main.Version, "(devel)"), GoVersion: runtime.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
-	isPublished := commit != ""
+	isPublished := publishedCommit != ""
 	if isPublished {
-		b.Version = "v" + release
-		b.Revision, b.IsModified = strings.CutSuffix(commit, "-modified")
+		b.Version = "v" + publishedVersion
+		b.Revision, b.IsModified = strings.CutSuffix(publishedCommit, "-modified")
 		return b
 	}
 

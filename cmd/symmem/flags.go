@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/cobra"
 )
 
 // size is the value of a flag, in bytes or elements. 64K, 64k, 64Ki and 64KiB all mean 64 * 1024.
@@ -18,8 +20,8 @@ const (
 const maxSize = 4 << 40 // 4 Ti, more than the memory of any device
 
 // String formats the number in the largest unit that divides it.
-func (s *size) String() string {
-	n := int64(*s)
+func (s size) String() string {
+	n := int64(s)
 	unit := ""
 	for i := range sizeUnits {
 		isMultiple := n != 0 && n%unitRatio == 0
@@ -36,30 +38,29 @@ func (s *size) String() string {
 
 // Set parses a number with an optional unit.
 func (s *size) Set(text string) error {
-	digits := strings.ToUpper(text)
-	digits = strings.TrimSuffix(digits, "B")
-	digits = strings.TrimSuffix(digits, "I")
+	number := strings.ToUpper(text)
+	number = strings.TrimSuffix(number, "B")
+	number = strings.TrimSuffix(number, "I")
 	factor := int64(1)
 	unitFactor := int64(1)
 	for i := range sizeUnits {
 		unitFactor *= unitRatio
-		number, hasUnit := strings.CutSuffix(digits, string(sizeUnits[i]))
+		digits, hasUnit := strings.CutSuffix(number, string(sizeUnits[i]))
 		if hasUnit {
-			digits = number
+			number = digits
 			factor = unitFactor
 			break
 		}
 	}
 
-	n, err := strconv.ParseInt(digits, 10, 64)
-	overflows := n > math.MaxInt64/factor
-	if err != nil || n < 0 || overflows {
+	n, err := strconv.ParseInt(number, 10, 64)
+	isValid := err == nil && n >= 0 && n <= math.MaxInt64/factor
+	if !isValid {
 		return fmt.Errorf("%q is not a size such as 1024, 64K or 1Mi", text)
 	}
 
 	if n*factor > maxSize {
-		limit := size(maxSize)
-		return fmt.Errorf("%q is more than %v, the maximum for this command", text, &limit)
+		return fmt.Errorf("%q is more than %v, the maximum for this command", text, size(maxSize))
 	}
 
 	*s = size(n * factor)
@@ -94,4 +95,33 @@ func (f *sizeFlags) sizes() ([]int64, error) {
 	}
 
 	return sizes, nil
+}
+
+// nameValue implements a flag whose value is one of several names.
+type nameValue[T fmt.Stringer] struct {
+	value *T
+	parse func(string) (T, error)
+}
+
+// newNameValue returns a flag for *value. The default is the current value.
+func newNameValue[T fmt.Stringer](value *T, parse func(string) (T, error)) *nameValue[T] {
+	return &nameValue[T]{value, parse}
+}
+
+// String returns the name of the value.
+func (n *nameValue[T]) String() string { return (*n.value).String() }
+
+// Set parses a name.
+func (n *nameValue[T]) Set(text string) (err error) {
+	*n.value, err = n.parse(text)
+	return err
+}
+
+// Type returns the placeholder for the value in help texts.
+func (n *nameValue[T]) Type() string { return "name" }
+
+// complete offers values of a flag for shell completion. The flag must exist.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag,
+		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }
