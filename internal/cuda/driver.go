@@ -34,11 +34,11 @@ func newDriver(functions table) *Driver {
 	}
 }
 
-// Load opens and initializes the first libcuda of paths that is already loaded or can be loaded.
-// Without paths, it uses $SYMMEM_CUDA, or libcuda.so.1 if the variable is empty.
+// Load tries paths in order, and initializes the first libcuda that it can open. Without paths, it
+// uses $SYMMEM_CUDA, or libcuda.so.1 if the variable is empty.
 //
-// The error matches ErrNoDriver if no suitable library exists, or the Code that cuInit returns,
-// such as ErrNoDevice.
+// If no suitable library exists, the error matches ErrNoDriver. If cuInit fails, the error matches
+// its Code, such as ErrNoDevice.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -66,7 +66,7 @@ func Load(paths ...string) (*Driver, error) {
 	return d, nil
 }
 
-// Path returns the path of libcuda, or the argument of Load if the path is unknown.
+// Path returns the path of libcuda, or the name with which Load opened it if the path is unknown.
 func (d *Driver) Path() string { return d.library.Path() }
 
 // Version returns the newest CUDA version that the driver supports, such as 12090 for 12.9.
@@ -98,12 +98,12 @@ func (d *Driver) SetCurrent(context Context) error {
 // InContext returns a Driver that makes a context current before each call, so that the goroutine
 // need not be locked to a thread. Do not use it for a capture, whose calls must share a thread.
 func (d *Driver) InContext(context Context) *Driver {
-	functions := d.table
+	functions := d.table // a copy
 	functions.stepBefore = d.ContextStep(context)
 	return newDriver(functions)
 }
 
-// ContextStep returns a C call that makes a context current before a call to any C library.
+// ContextStep returns a Step that makes a context current before a call to any C library.
 func (d *Driver) ContextStep(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),

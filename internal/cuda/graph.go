@@ -38,11 +38,11 @@ func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 // GraphDestroy destroys a graph.
 func (g *graphs) GraphDestroy(graph Graph) error { return g.call(graphDestroy, uintptr(graph)) }
 
-// GraphAddEventRecord adds a node that records an event after the given nodes have run.
-func (g *graphs) GraphAddEventRecord(graph Graph, nodes []Node, event Event) (Node, error) {
-	node, err := getValue[Node](&g.table, graphAddEventRecord, uintptr(graph), addressOf(nodes),
-		uintptr(len(nodes)), uintptr(event))
-	runtime.KeepAlive(nodes)
+// GraphAddEventRecord adds a node that records an event after all dependencies.
+func (g *graphs) GraphAddEventRecord(graph Graph, dependencies []Node, event Event) (Node, error) {
+	node, err := getValue[Node](&g.table, graphAddEventRecord, uintptr(graph),
+		addressOf(dependencies), uintptr(len(dependencies)), uintptr(event))
+	runtime.KeepAlive(dependencies)
 	return node, err
 }
 
@@ -58,18 +58,18 @@ func addressOf(nodes []Node) uintptr {
 
 // GraphAddDependencies makes each successors[i] depend on nodes[i].
 func (g *graphs) GraphAddDependencies(graph Graph, nodes, successors []Node) error {
-	return g.changeDependencies(graphAddDependencies, graphAddDependencies2, graph, nodes, successors)
+	return g.changeDependencies(graphAddDependencies2, graphAddDependencies, graph, nodes, successors)
 }
 
 // GraphRemoveDependencies removes the dependency of each successors[i] on nodes[i].
 func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) error {
-	return g.changeDependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, nodes,
+	return g.changeDependencies(graphRemoveDependencies2, graphRemoveDependencies, graph, nodes,
 		successors)
 }
 
 // changeDependencies calls newFunction or, on a driver that lacks it, oldFunction.
 func (g *graphs) changeDependencies(
-	oldFunction, newFunction function, graph Graph, nodes, successors []Node,
+	newFunction, oldFunction function, graph Graph, nodes, successors []Node,
 ) error {
 	defer runtime.KeepAlive(nodes)
 	defer runtime.KeepAlive(successors)
@@ -106,9 +106,7 @@ func (g *graphs) CallAfterGraph(graph Graph, cleanup func()) error {
 	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), oneReference,
 		moveReferences)
 	if err != nil {
-		destructor.Release() // first, so that the next call does not run cleanup
-
-		// Report only the first error.
+		destructor.Release() // so that userObjectRelease does not run cleanup
 		_ = g.call(userObjectRelease, uintptr(object), oneReference)
 	}
 

@@ -285,11 +285,11 @@ func TestKernelArgumentsHaveCLayout(t *testing.T) {
 
 	// The launch has returned this memory to the pool, but no other launch has reused it yet.
 	paramsAddress, sizeAddress := word(1), word(3)
-	if size := dl.Load[uint64](sizeAddress); size != uint64(len(want)) {
+	if size := dl.Read[uint64](sizeAddress); size != uint64(len(want)) {
 		t.Errorf("LaunchKernel passed size %d, want %d", size, len(want))
 	}
 
-	got := dl.Load[[40]byte](paramsAddress) // more than the arguments have
+	got := dl.Read[[40]byte](paramsAddress) // more than the arguments have
 	if !slices.Equal(got[:len(want)], want) {
 		t.Errorf("LaunchKernel passed arguments %v, want %v", got[:len(want)], want)
 	}

@@ -21,15 +21,15 @@ type Function uintptr
 type modules struct{ table }
 
 // ModuleLoadData loads a cubin (machine code), or compiles and loads PTX code, in the current
-// context. image must end with a zero byte.
-func (m *modules) ModuleLoadData(image []byte) (Module, error) {
-	endsWithZero := len(image) > 0 && image[len(image)-1] == 0
+// context. code must end with a zero byte.
+func (m *modules) ModuleLoadData(code []byte) (Module, error) {
+	endsWithZero := len(code) > 0 && code[len(code)-1] == 0
 	if !endsWithZero {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
 	}
 
-	module, err := getValue[Module](&m.table, moduleLoadData, dl.AddressOf(&image[0]))
-	runtime.KeepAlive(image)
+	module, err := getValue[Module](&m.table, moduleLoadData, dl.AddressOf(&code[0]))
+	runtime.KeepAlive(code)
 	return module, err
 }
 
@@ -42,9 +42,9 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 	return function, err
 }
 
-// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise, CUDA loads a kernel
-// at its first launch, which may wait for running kernels (CUDA C++ Programming Guide, "Lazy
-// Loading"). Before CUDA 12.4, ModuleLoadFunctions has no effect.
+// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise, the first launch of
+// a kernel loads it, and may wait for running kernels (CUDA C++ Programming Guide, "Lazy Loading").
+// Before CUDA 12.4, ModuleLoadFunctions has no effect.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if !m.has(f) {
@@ -85,19 +85,26 @@ func ParamsOf[T any](structure *T) Params {
 	return Params{slices.Clone(bytes)}
 }
 
-// WithUint64 returns a copy of p with another argument at the given offset in bytes.
+// WithUint64 returns a copy of p in which argument replaces the 8 bytes at offset.
 func (p *Params) WithUint64(offset int, argument uint64) Params {
 	packed := slices.Clone(p.packed)
 	binary.NativeEndian.PutUint64(packed[offset:], argument)
 	return Params{packed}
 }
 
-// MaxParams is the maximum size in bytes of the arguments of a kernel on any device.
+// MaxParams is the size in bytes of a kernel's arguments that every device accepts.
 const MaxParams = 4096
+
+// The options in launchArguments.extra (CU_LAUNCH_PARAM_... in cuda.h).
+const (
+	launchParamEnd     = 0
+	launchParamPointer = 1 // the value is the address of launchArguments.params
+	launchParamSize    = 2 // the value is the address of launchArguments.size
+)
 
 // launchArguments is memory that CUDA reads during a launch.
 type launchArguments struct {
-	extra  [5]uintptr      // two pairs of an option and a value, and then launchParamEnd
+	extra  [5]uintptr      // pairs of an option and a value, then launchParamEnd
 	size   uint64          // number of bytes used in params
 	params [MaxParams]byte // arguments of the kernel
 
@@ -108,14 +115,7 @@ type launchArguments struct {
 // launchPool reuses *launchArguments, so that launches do not allocate.
 var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
 
-// The options in launchArguments.extra (CU_LAUNCH_PARAM_... in cuda.h).
-const (
-	launchParamEnd     = 0
-	launchParamPointer = 1 // the value is the address of launchArguments.params
-	launchParamSize    = 2 // the value is the address of launchArguments.size
-)
-
-// noPointerArray replaces an array of pointers to the arguments, because extra contains them.
+// noPointerArray is passed for kernelParams, because extra has the arguments.
 const noPointerArray = 0
 
 // setParams panics if params has more than MaxParams bytes.
@@ -195,15 +195,15 @@ func (m *modules) LaunchOverlapping(
 
 // CanOverlapLaunches reports whether the device supports LaunchOverlapping.
 func (d Device) CanOverlapLaunches() (bool, error) {
+	const (
+		minMajor   = 9     // Hopper, the first devices with programmatic dependent launch
+		minVersion = 12030 // CUDA 12.3, the first version that can capture such launches
+	)
 	major, err := d.Attribute(AttributeComputeCapabilityMajor)
 	if err != nil {
 		return false, err
 	}
 
 	version, err := d.driver.Version()
-	const (
-		minMajor   = 9     // Hopper, the first devices with programmatic dependent launch
-		minVersion = 12030 // CUDA 12.3, the first version that can capture such launches
-	)
 	return major >= minMajor && version >= minVersion, err
 }

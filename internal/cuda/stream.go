@@ -60,10 +60,10 @@ func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 // WaitFlags is the condition of a StreamWaitValue (CUstreamWaitValue_flags).
 type WaitFlags uint32
 
-// The wait conditions, where memory is the 32-bit value at the address.
+// The conditions for the 32-bit value *address.
 const (
-	WaitGreaterOrEqual WaitFlags = 0 // int32(memory-value) >= 0, for a counter that wraps around
-	WaitEqual          WaitFlags = 1 // memory == value
+	WaitGreaterOrEqual WaitFlags = 0 // int32(*address-value) >= 0, for a counter that wraps around
+	WaitEqual          WaitFlags = 1 // *address == value
 )
 
 // StreamWaitValue makes later work of a stream wait until the 32-bit value at an address, in device
@@ -96,9 +96,9 @@ func (s *streams) EventRecord(event Event, stream Stream) error {
 	return s.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
-// EventQuery reports whether the work before the last EventRecord has completed. Like StreamQuery,
-// it fails and invalidates a capture with CaptureGlobal, unless the calling thread uses
-// CaptureRelaxed (ThreadExchangeCaptureMode).
+// EventQuery reports whether the work before the last EventRecord has completed. During a capture
+// with CaptureGlobal, EventQuery and StreamQuery fail and invalidate the capture, except on threads
+// in mode CaptureRelaxed (ThreadExchangeCaptureMode).
 func (s *streams) EventQuery(event Event) (done bool, err error) {
 	return s.query(eventQuery, uintptr(event))
 }
@@ -151,8 +151,8 @@ func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	return graph.Take(), err
 }
 
-// CaptureStatus invalidates no capture. For the default stream, it returns ErrCaptureImplicit while
-// another stream is being captured.
+// CaptureStatus returns the capture state, without invalidating a capture. For the default stream,
+// it returns ErrCaptureImplicit while another stream is being captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
 	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
@@ -185,7 +185,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 			graph.Address(), nodes.Address(), count.Address())
 	}
 
-	edgeData.Take() // releases the cell
+	edgeData.Take()
 	capture := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
 	nodesAddress, nodeCount := nodes.Take(), count.Take()
 	if capture.Status == CaptureNone {
@@ -211,7 +211,7 @@ func copyNodes(address uintptr, count uint64) []Node {
 	nodes := make([]Node, count)
 	for i := range nodes {
 		offset := uintptr(i) * unsafe.Sizeof(Node(0))
-		nodes[i] = dl.Load[Node](address + offset)
+		nodes[i] = dl.Read[Node](address + offset)
 	}
 
 	return nodes

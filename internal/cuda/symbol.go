@@ -80,7 +80,7 @@ var (
 	moduleUnload                    = declare("cuModuleUnload")
 	launchKernel                    = declare("cuLaunchKernel")
 	launchKernelEx                  = declare("cuLaunchKernelEx")
-	// Some supported drivers lack the following functions, beginning with firstOptional.
+	// Some supported drivers lack the following functions.
 	deviceGetUUID2           = declare("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = declare("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = declare("cuStreamUpdateCaptureDependencies")
@@ -97,4 +97,4 @@ var (
 	graphRetainUserObject    = declare("cuGraphRetainUserObject")
 )
 
-var firstOptional = deviceGetUUID2
+var firstOptional = deviceGetUUID2 // all later functions are also optional

@@ -11,12 +11,12 @@ type table struct {
 	library *dl.Library
 	symbols []dl.Symbol // indexed by function; 0 if an optional function is missing
 
-	// stepBefore is a C call that precedes each other call on the same thread, for example to make a
-	// context current. If it fails, the other call is not made.
+	// stepBefore runs before each call on the same thread, for example to make a context current. If
+	// it fails, the call is skipped.
 	stepBefore dl.Step
 }
 
-// findSymbols returns a MissingError for each required function that the library lacks.
+// findSymbols joins a MissingError for each required function that the library lacks.
 func (t *table) findSymbols() error {
 	var missing []error
 	for f, name := range names {
@@ -48,8 +48,8 @@ func (t *table) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// getValue returns the value that a C function stores at the address in its first argument. args
-// are the other arguments.
+// getValue returns the value that f stores at the address in its first argument. args are the other
+// arguments.
 func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	var zero T
 	cell := dl.NewCell(zero)
@@ -90,10 +90,10 @@ func (t *table) describeCode(getText function, code Code) string {
 	cell := dl.NewCell(uintptr(0))
 	// Omit stepBefore, which is unnecessary and may have caused the error.
 	result := Code(t.symbols[getText].Call(uintptr(code), cell.Address()))
-	constantText := cell.Take() // address of a C string
+	textAddress := cell.Take()
 	if result != Success {
 		return ""
 	}
 
-	return dl.GoString(constantText)
+	return dl.GoString(textAddress)
 }

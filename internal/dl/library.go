@@ -17,8 +17,8 @@ type Library struct {
 	path   string  // such as "/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08"; name if unknown
 }
 
-// Open opens the first of names that is already loaded or can be loaded. Each name is a path or a
-// file name such as "libcuda.so.1".
+// Open tries names in order, and returns the first library that is already loaded or can be loaded.
+// Each name is a path or a file name such as "libcuda.so.1".
 func Open(names ...string) (*Library, error) {
 	var errs []error
 	for _, name := range names {
@@ -53,11 +53,11 @@ func FindLoaded(name string) (l *Library, isLoaded bool) {
 }
 
 func open(name string, mode int) (handle uintptr, err error) {
-	if name == "" { // means the main program to dlopen
+	if name == "" { // dlopen would open the main program
 		return 0, errors.New("the name is empty")
 	}
 
-	// Dlopen calls dlopen and then dlerror, which returns the last error of the thread.
+	// purego calls dlopen and then dlerror, which returns the last error of the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return purego.Dlopen(name, mode)
@@ -107,7 +107,7 @@ func loaderPath(handle uintptr) string {
 		_    uintptr // l_addr
 		path uintptr // l_name
 	}
-	linkMap := Load[linkMapStart](address)
+	linkMap := Read[linkMapStart](address)
 	return GoString(linkMap.path)
 }
 
@@ -120,11 +120,11 @@ func (l *Library) Name() string { return l.name }
 // Find returns a function that the library or one of its dependencies exports.
 func (l *Library) Find(name string) (Symbol, bool) { return find(l.handle, name) }
 
-// FindDefault returns a function of the libraries that every program loads, such as libc.
+// FindDefault returns a function that RTLD_DEFAULT finds, for example in libc.
 func FindDefault(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name) }
 
 func find(handle uintptr, name string) (Symbol, bool) {
-	// Dlsym calls dlsym and then dlerror, which returns the last error of the thread.
+	// purego calls dlsym and then dlerror, which returns the last error of the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	address, err := purego.Dlsym(handle, name)

@@ -37,7 +37,7 @@ func NewCell[T any](value T) Cell[T] {
 
 func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.memory)) }
 
-// Address returns the address of the value.
+// Address returns the address of the value, which is valid until Take.
 func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.memory)) }
 
 // Take returns the value and releases the cell for reuse. Call it exactly once, when C has finished
@@ -51,7 +51,7 @@ func (c Cell[T]) Take() T {
 // AddressOf returns the address of a variable, and makes the compiler allocate the variable on the
 // heap. The caller must keep the variable reachable while C uses it (runtime.KeepAlive).
 func AddressOf[T any](p *T) uintptr {
-	if alwaysFalse { // the compiler assumes that the store can run, so p escapes
+	if alwaysFalse { // the compiler does not know this, so p escapes
 		atomic.StorePointer(&escapedPointer, unsafe.Pointer(p))
 	}
 
@@ -63,7 +63,7 @@ var (
 	escapedPointer unsafe.Pointer
 )
 
-// CString returns a zero-terminated copy of s. Keep the copy reachable while C uses it.
+// CString returns a zero-terminated copy of s, for AddressOf.
 func CString(s string) *byte {
 	b := make([]byte, len(s)+1)
 	copy(b, s)
@@ -94,5 +94,5 @@ func GoString(address uintptr) string {
 	return string(Bytes(address, length))
 }
 
-// Load copies a value from C memory. address must be aligned for T.
-func Load[T any](address uintptr) T { return *(*T)(pointerTo(address)) }
+// Read copies a value from C memory. address must be aligned for T.
+func Read[T any](address uintptr) T { return *(*T)(pointerTo(address)) }

@@ -9,8 +9,8 @@ import (
 
 // Symbol is the address of a C function. It stays valid until the process exits.
 //
-// On Linux and amd64, calls with up to directArguments arguments use assembly of this package. All
-// other calls use package purego and take about twice as long.
+// On Linux and amd64, calls with up to maxPrepared arguments use assembly of this package. Other
+// calls use package purego and take about twice as long.
 type Symbol uintptr
 
 // MaxArguments is the maximum number of arguments of a call.
@@ -29,7 +29,7 @@ func (s Symbol) Call(args ...uintptr) uintptr {
 	return callWithPurego(s, args)
 }
 
-// argumentLists avoids an allocation for each call. purego lets its arguments escape to the heap.
+// argumentLists holds memory for the arguments of purego, which escape to the heap.
 var argumentLists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
 func callWithPurego(s Symbol, args []uintptr) uintptr {
@@ -52,24 +52,37 @@ type Step struct {
 	NewError func(status int32) error // describes a status other than 0
 }
 
+// maxPrepared is the maximum number of arguments of a frame. C passes six of them in registers, and
+// the others on the stack.
+const maxPrepared = 12
+
+// frame describes a call for the assembly code in call_amd64.s, which relies on this layout.
+type frame struct {
+	function  uintptr              // to call
+	arguments [maxPrepared]uintptr // of function
+	step      uintptr              // function to call before, or 0
+	argument  uintptr              // of step
+	result    uintptr              // address at which to store the 64-bit result, or 0
+}
+
 // CallAfterStep calls step and then s on the same thread, and returns the status of s. If step
-// fails, CallAfterStep does not call s, and returns the status of step and false.
+// fails, CallAfterStep does not call s. It then returns the status of step, with ok set to false.
 //
 // The rules for the arguments of Call apply. Each status must be at least 0 and less than 1<<30.
 // step must not call back into Go.
 func (s Symbol) CallAfterStep(step *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
-		calls := frame{
+		f := frame{
 			function: uintptr(s), step: uintptr(step.Function), argument: step.Argument,
 		}
-		copy(calls.arguments[:], args)
-		return callForStatus(&calls)
+		copy(f.arguments[:], args)
+		return callForStatus(&f)
 	}
 
-	return callAfterWithPurego(step.Function, step.Argument, s, args)
+	return callBothWithPurego(step.Function, step.Argument, s, args)
 }
 
-func callAfterWithPurego(
+func callBothWithPurego(
 	stepFunction Symbol, stepArgument uintptr, s Symbol, args []uintptr,
 ) (status int32, ok bool) {
 	runtime.LockOSThread()
@@ -83,4 +96,46 @@ func callAfterWithPurego(
 
 	status = int32(callWithPurego(s, args))
 	return status, true
+}
+
+// Invocation is a prepared CallAfterStep, for repeated calls with nearly the same arguments. It is
+// not safe for concurrent use.
+type Invocation struct {
+	frame frame
+	count int // number of arguments
+}
+
+// Prepare returns an Invocation with the preconditions of CallAfterStep. It panics if there are
+// more than twelve arguments.
+func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
+	if len(args) > maxPrepared {
+		panic("dl: too many arguments for an invocation")
+	}
+
+	i := Invocation{count: len(args)}
+	i.frame.function = uintptr(s)
+	i.frame.step = uintptr(step.Function)
+	i.frame.argument = step.Argument
+	copy(i.frame.arguments[:], args)
+	return i
+}
+
+// IsSet reports whether i is not the zero value.
+func (i *Invocation) IsSet() bool { return i.frame.function != 0 }
+
+// Set sets the argument with index n, counted from 0. It adds an argument if n is the number of
+// arguments.
+func (i *Invocation) Set(n int, value uintptr) {
+	i.frame.arguments[n] = value
+	i.count = max(i.count, n+1)
+}
+
+// Call makes the call as CallAfterStep does.
+func (i *Invocation) Call() (status int32, ok bool) {
+	if maxPrepared <= directArguments {
+		return callForStatus(&i.frame)
+	}
+
+	f := &i.frame
+	return callBothWithPurego(Symbol(f.step), f.argument, Symbol(f.function), f.arguments[:i.count])
 }

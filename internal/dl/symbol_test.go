@@ -254,7 +254,7 @@ func TestCellHoldsValue(t *testing.T) {
 		t.Errorf("a cell is at %#x, want a multiple of 8", pairCell.Address())
 	}
 
-	if got := dl.Load[pair](pairCell.Address()); got != pairValue {
+	if got := dl.Read[pair](pairCell.Address()); got != pairValue {
 		t.Errorf("Load = %v, want %v", got, pairValue)
 	}
 

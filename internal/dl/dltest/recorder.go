@@ -11,8 +11,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorderCode is C code that records the last call of a function. Source adds a function for each
-// declaration. For example, "int f(int a, void *b)" becomes
+// recorderCode records the last call of a function that Source has generated. For example, Source
+// turns "int f(int a, void *b)" into
 //
 //	int f(int a, void *b) {
 //		int64_t args[] = {(int64_t)a, (int64_t)b};
@@ -28,9 +28,9 @@ static struct last_call {
 	char name[64];
 	int64_t count;
 	int64_t args[MAX_ARGS];
-	unsigned char memory[MAX_ARGS][MAX_BYTES]; /* copies from pointer arguments */
+	unsigned char memory[MAX_ARGS][MAX_BYTES]; /* recorded from pointer arguments */
 } last_call;
-static size_t memory_lengths[MAX_ARGS]; /* bytes to copy from pointer arguments */
+static size_t memory_lengths[MAX_ARGS]; /* bytes to record from pointer arguments */
 static struct {
 	unsigned char bytes[MAX_BYTES];
 	size_t length;
@@ -146,8 +146,7 @@ type lastCall struct {
 type Call struct {
 	Name string  // of the function
 	Args []int64 // truncated to the declared types
-	// Memory has a copy of the memory that RecordMemory selects for each argument. The copies are
-	// made before SetOutput has an effect.
+	// Memory has the bytes to which each argument pointed before the call, for RecordMemory.
 	Memory [maxArgs][maxBytes]byte
 }
 
@@ -186,7 +185,7 @@ func (r *Recorder) SetResult(result int) {
 	r.call("recorder_result", uintptr(result))
 }
 
-// SetOutput makes all functions write 1 to 256 bytes to the address in the argument with an index.
+// SetOutput makes all functions write 1 to 256 bytes to the address in argument number index.
 func (r *Recorder) SetOutput(index int, bytes []byte) {
 	r.t.Helper()
 	copied := slices.Clone(bytes)
@@ -195,8 +194,7 @@ func (r *Recorder) SetOutput(index int, bytes []byte) {
 	runtime.KeepAlive(copied)
 }
 
-// RecordMemory makes all functions record up to 256 bytes from the address in the argument with an
-// index.
+// RecordMemory makes all functions record up to 256 bytes at the address in argument number index.
 func (r *Recorder) RecordMemory(index, length int) {
 	r.t.Helper()
 	r.call("recorder_memory", uintptr(index), uintptr(length))
@@ -205,7 +203,7 @@ func (r *Recorder) RecordMemory(index, length int) {
 // LastCall returns the last call.
 func (r *Recorder) LastCall() Call {
 	r.t.Helper()
-	last := dl.Load[lastCall](r.call("recorder_last_call"))
+	last := dl.Read[lastCall](r.call("recorder_last_call"))
 	name, _, _ := strings.Cut(string(last.name[:]), "\x00")
-	return Call{Name: name, Args: last.args[:last.count:last.count], Memory: last.memory}
+	return Call{Name: name, Args: slices.Clone(last.args[:last.count]), Memory: last.memory}
 }
