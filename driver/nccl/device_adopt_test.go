@@ -141,7 +141,7 @@ func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
 
 // queuedEvent returns the event that marks the end of the work on an adopted stream.
 func queuedEvent(s *stream.Stream) *stream.Event {
-	e, _ := new(stream.Event).RecordAfter(s, false)
+	e, _ := new(stream.Event).RecordOrBorrow(s)
 	return e
 }
 

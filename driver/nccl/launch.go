@@ -25,7 +25,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 		return errForeignPlan
 	}
 
-	if !prepared.singleCall.Prepared() || prepared.runMeter != nil || c.device.gpu.Adopted.Load() {
+	if !prepared.singleCall.Prepared() || prepared.runMeter != nil || c.device.gpu.Relaxed.Load() {
 		err := c.launch(s, prepared)
 		if err != nil || prepared.Path != driver.PathTwoLevel {
 			return err

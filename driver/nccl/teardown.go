@@ -62,7 +62,7 @@ type teardown struct {
 func (t *teardown) begin() {
 	t.once.Do(func() {
 		cause := t.failParent()
-		t.busy.AllIdle() // removes idle streams, whose work has succeeded, from t.busy
+		t.busy.RemoveIdle() // removes idle streams, whose work has succeeded, from t.busy
 		for _, s := range t.busy.Streams() {
 			if !s.IsWaitedFor() { // a stream that was waited for has completed all work without an error
 				s.ReportFault(t.group, cause)
@@ -137,7 +137,7 @@ func (t *teardown) collectFacts() facts {
 		t.mu.Unlock()
 	}
 
-	f.isIdle = t.busy.AllIdle() // may clear WindowKernels and OtherKernels
+	f.isIdle = t.busy.RemoveIdle() // first, because it may clear WindowKernels and OtherKernels
 	f.hasWindowKernels = t.busy.WindowKernels.Load()
 	f.hasPlainKernels = t.busy.OtherKernels.Load()
 	f.closedStreamsMayRun = t.gpu.MustKeepMemory()
@@ -201,7 +201,7 @@ func (t *teardown) drain() error {
 	defer cancel()
 	isIdle := func() bool {
 		t.messages.Release()
-		return t.busy.AllIdle()
+		return t.busy.RemoveIdle()
 	}
 	if gpu.Poll(ctx, isIdle) == nil {
 		return nil

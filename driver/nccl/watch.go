@@ -162,7 +162,7 @@ func isIdle(mu *groupLock, busy *stream.BusyStreams) bool {
 	}
 
 	mu.Unlock()
-	return busy.AllIdle()
+	return busy.RemoveIdle()
 }
 
 // checkFinished is the last check after work has ended. It looks for a fault that has ended it.

@@ -67,8 +67,7 @@ func (o *LaunchOrder) Begin(
 func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
 	event := o.latestEvent
 	if latestStream := o.LatestStream(); latestStream != nil {
-		const keepPoint = false // the event is not stored
-		if event, err = o.ownEvent.RecordAfter(latestStream, keepPoint); err != nil {
+		if event, err = o.ownEvent.RecordOrBorrow(latestStream); err != nil {
 			return err
 		}
 	}
@@ -98,13 +97,11 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 		return nil
 	}
 
-	const keepPoint = true // a later launch waits for the event
-	event, err := o.ownEvent.RecordAfter(s, keepPoint)
-	if err != nil {
+	if err := o.ownEvent.RecordAfter(s); err != nil {
 		return err
 	}
 
-	o.replaceStream(event)
+	o.replaceStream(&o.ownEvent)
 	return nil
 }
 

@@ -15,7 +15,7 @@ type CubinFunc func(major, minor int) ([]byte, error)
 // cubins. Load and Unload require a current context.
 type Code struct {
 	CubinFuncs []CubinFunc
-	CanOverlap bool // set by Load if a kernel can start before its predecessor has exited
+	CanOverlap bool // kernels can start before their predecessors exit; constant after Load
 
 	Mu        ranked.Mutex[codeMu]     // guards the following fields
 	modules   []cuda.Module            // loaded cubins; nil before Load
@@ -67,8 +67,8 @@ func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 
 	c.modules = append(c.modules, module)
 	if Stuck.Load() {
-		// Loading could wait forever for a kernel that never exits. A first launch loads its kernel
-		// instead, without hanging on an H200 with driver 580.
+		// ModuleLoadFunctions could wait forever for the stuck kernel. The first launch of each kernel
+		// loads it instead, which does not wait on an H200 with driver 580.
 		return nil
 	}
 
@@ -99,9 +99,9 @@ func (c *Code) findFunction(g *GPU, name string) (function cuda.Function, err er
 	}
 
 	for _, module := range c.modules {
-		err = g.With(func(api *cuda.Driver) (getErr error) {
-			function, getErr = api.ModuleGetFunction(module, name)
-			return getErr
+		err = g.With(func(api *cuda.Driver) error {
+			function, err = api.ModuleGetFunction(module, name)
+			return err
 		})
 		if err == nil {
 			return function, nil

@@ -19,23 +19,23 @@ import (
 // context current before each call.
 type GPU struct {
 	cuda.Device
-	CUDA            *cuda.Driver // requires a current context, as in Do
-	anyThreadDriver *cuda.Driver // makes context current before each call
-	context         cuda.Context
-	// Adopted is set once another library is known to use streams of the GPU. Calls then use CUDA's
-	// relaxed capture mode, because some calls would otherwise invalidate the library's captures.
-	Adopted         atomic.Bool
+	CUDA        *cuda.Driver // requires a current context, as in Do
+	contextCUDA *cuda.Driver // makes context current before each call, for With
+	context     cuda.Context
+	// Relaxed is set once another library is known to use streams of the GPU. Calls then use CUDA's
+	// relaxed capture mode, in which they do not invalidate the library's captures.
+	Relaxed         atomic.Bool
 	Timeout         time.Duration // limits each wait for internal work
 	InternalStreams InternalStreams
-	Words           Pinned[Word] // host memory that the GPU can access
+	Words           Pinned[Word] // written or awaited by streams
 	Properties
 
 	mu             ranked.Mutex[gpuMu] // guards the following fields
 	referenceCount int                 // 0 once the context has been released
 
 	unfinishedWork []*unfinishedItem // work that may still use memory
-	deferredFrees  []func() error    // run in order by Reclaim after all unfinished work
-	firstFreeEnded chan struct{}     // non-nil while deferredFrees[0] runs, then closed
+	deferredFrees  []func() error    // run by Reclaim, in order
+	firstFreeEnded chan struct{}     // closed when deferredFrees[0] has run; nil before it runs
 	unreported     error             // joined errors for the next Reclaim
 }
 
@@ -55,7 +55,7 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
-// Borrow retains the primary context while it runs calls in Do.
+// Borrow runs calls with the primary context retained and current.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -75,7 +75,7 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	}
 
 	return &GPU{
-		Device: device, CUDA: library, anyThreadDriver: library.InContext(context), context: context,
+		Device: device, CUDA: library, contextCUDA: library.InContext(context), context: context,
 		referenceCount: 1,
 	}, nil
 }
@@ -118,8 +118,8 @@ func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context
 // Entry returns a step that makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
 
-// Do runs calls on one thread with the context current. If Adopted is set, it uses relaxed capture
-// mode.
+// Do runs calls on one thread with the context current, and in relaxed capture mode if Relaxed is
+// set.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -127,13 +127,12 @@ func (g *GPU) Do(calls func() error) error {
 		return err
 	}
 
-	if g.Adopted.Load() {
+	if g.Relaxed.Load() {
 		previousMode, err := g.CUDA.ThreadExchangeCaptureMode(cuda.CaptureRelaxed)
 		if err != nil {
 			return err
 		}
 
-		// Ignore the error, which would hide the result of calls.
 		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(previousMode) }()
 	}
 
@@ -149,27 +148,27 @@ func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	return value, err
 }
 
-// With runs calls with a Driver that makes the context current before each CUDA call. Unless
-// Adopted is set, it is cheaper than Do, because it does not lock the goroutine to a thread.
+// With runs calls with a Driver for the context. If Relaxed is set, it uses Do. Otherwise, it is
+// cheaper, because it does not lock the goroutine to a thread.
 func (g *GPU) With(calls func(api *cuda.Driver) error) error {
-	if !g.Adopted.Load() {
-		return calls(g.anyThreadDriver)
+	if !g.Relaxed.Load() {
+		return calls(g.contextCUDA)
 	}
 
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Query runs query in With. CUDA refuses the query while another library captures a stream in
-// global mode, and also invalidates that capture. Query then retries in relaxed mode.
-func (g *GPU) Query(query func(api *cuda.Driver) error) error {
-	err := g.With(query)
+// Query runs a query of CUDA in With. While another library captures a stream in global mode, CUDA
+// refuses the query and invalidates the capture. Query then retries in relaxed mode.
+func (g *GPU) Query(call func(api *cuda.Driver) error) error {
+	err := g.With(call)
 	isRefused := errors.Is(err, cuda.ErrCaptureUnsupported)
 	if !isRefused {
 		return err
 	}
 
-	g.Adopted.Store(true) // also protects later captures
-	return g.With(query)
+	g.Relaxed.Store(true)
+	return g.With(call)
 }
 
 // IsMapped reports whether CUDA has mapped memory at an address.
@@ -215,8 +214,8 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(unmapErr, freeErr)
 }
 
-// MapImported imports an allocation and maps it at address (MapAt) or, if address is 0, at new
-// addresses (Map). It returns the first address of the mapping.
+// MapImported imports an allocation and maps it at the reserved addresses from address on. If
+// address is 0, it reserves addresses. It returns the first address of the mapping.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {
@@ -225,7 +224,8 @@ func (g *GPU) MapImported(
 		if err != nil {
 			return 0, err
 		}
-		defer g.Release(handle)
+
+		defer g.Release(handle) // mapped memory stays allocated
 		if address == 0 {
 			return g.Map(handle, bytes)
 		}
@@ -235,6 +235,5 @@ func (g *GPU) MapImported(
 	})
 }
 
-// Release releases an allocation handle. The memory stays allocated while it is mapped. A failure
-// leaks the handle.
+// Release releases an allocation handle. A failure leaks the handle.
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }

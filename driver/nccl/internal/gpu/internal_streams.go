@@ -17,9 +17,9 @@ type InternalStreams struct {
 	idle []cuda.Stream // guarded by mu
 }
 
-// Run calls queue to add work to a stream, and waits for the work even if queue returns an error.
-// If the work takes longer than g.Timeout, Run returns an error, and MustKeepMemory returns true
-// until the work has completed. queue may block.
+// Run calls queue, which may block, to add work to a stream. It then waits for the work, even if
+// queue returns an error. If the work takes longer than g.Timeout, Run returns an error, and memory
+// stays mapped until the work has ended.
 func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	stream, err := s.take(g.CUDA)
 	if err != nil {
@@ -36,8 +36,7 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 	isTimeout := errors.Is(waitErr, context.DeadlineExceeded)
 	if isTimeout {
 		abandonStream(g, stream)
-	} else {
-		// The query failed, so do not reuse the stream. Return only the error of the query.
+	} else { // the query has failed
 		_ = g.CUDA.StreamDestroy(stream)
 	}
 
@@ -71,7 +70,7 @@ func queryStream(g *GPU, stream cuda.Stream) (isDone bool, err error) {
 	return isDone, err
 }
 
-// abandonStream leaks a stream, and keeps memory mapped until the stream's work has ended.
+// abandonStream leaks a stream, and registers its work as unfinished until it completes or fails.
 func abandonStream(g *GPU, stream cuda.Stream) {
 	g.AddUnfinished(func() bool {
 		isDone, err := queryStream(g, stream)

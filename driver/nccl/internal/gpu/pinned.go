@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"errors"
+	"sync/atomic"
 	"unsafe"
 
 	"symmem/internal/cuda"
@@ -65,3 +66,15 @@ func (p *Pinned[T]) Close(gpu *cuda.Driver) error {
 
 // AddressOf returns the address at which the device accesses a value that Pinned allocated.
 func AddressOf[T any](value *T) uintptr { return uintptr(unsafe.Pointer(value)) }
+
+// Word is a 32-bit value in page-locked host memory that streams can write and wait for.
+type Word uint32
+
+// Set writes the value atomically.
+func (w *Word) Set(value uint32) { atomic.StoreUint32((*uint32)(w), value) }
+
+// Value reads the value atomically.
+func (w *Word) Value() uint32 { return atomic.LoadUint32((*uint32)(w)) }
+
+// Address returns the address at which the device accesses the word.
+func (w *Word) Address() uintptr { return AddressOf(w) }

@@ -8,17 +8,16 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Properties are constant properties of a GPU and its segments. A segment is an allocation that
-// other processes can import: by file descriptor on the same machine, or by fabric handle on
-// another machine that NVLink connects.
+// Properties describes a GPU and its segments. A segment is an allocation that other processes can
+// import: by file descriptor or, from another machine in the same NVLink fabric, by fabric handle.
 type Properties struct {
 	Model           string              // for example "NVIDIA H200"
-	Major           int                 // of the compute capability, 9 for an H200
-	Multiprocessors int                 // count
+	Major           int                 // major compute capability, 9 for an H200
+	Multiprocessors int                 // number of multiprocessors
 	SegmentProp     cuda.AllocationProp // allocation properties of segments
 	NoFabricReason  string              // why segments have no fabric handles, or ""
 	Granularity     int64               // segment sizes and offsets are multiples of it, in bytes
-	Accessors       []cuda.Device       // this GPU and all visible GPUs that can access its memory
+	Accessors       []cuda.Device       // this GPU and the visible GPUs that can access its memory
 }
 
 func (g *GPU) queryProperties() (err error) {
@@ -52,12 +51,12 @@ func (g *GPU) queryProperties() (err error) {
 
 // setSegmentProp copies the properties of NCCL's allocator, so that NCCL can register segments.
 func (g *GPU) setSegmentProp() error {
-	hasVirtualMemory, err := g.Attribute(cuda.AttributeVMMSupported)
+	vmmSupported, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
 		return err
 	}
 
-	if hasVirtualMemory == 0 {
+	if vmmSupported == 0 {
 		return fmt.Errorf("the GPU has no virtual memory management: %w", driver.ErrUnsupported)
 	}
 
@@ -77,19 +76,19 @@ func (g *GPU) setSegmentProp() error {
 }
 
 // checkFabric returns an error if the GPU cannot allocate memory with prop, which requests a fabric
-// handle.
+// handle. It requires a current context.
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.hasAttribute(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support fabric handles")
 	}
 
-	const recommended = false // the minimum suffices for a test
-	bytes, err := g.CUDA.Granularity(prop, recommended)
+	const recommended = false
+	minBytes, err := g.CUDA.Granularity(prop, recommended)
 	if err != nil {
 		return err
 	}
 
-	handle, err := g.CUDA.Create(bytes, prop)
+	handle, err := g.CUDA.Create(minBytes, prop)
 	if errors.Is(err, cuda.ErrNotPermitted) {
 		return fmt.Errorf("%w: does the process see an IMEX channel "+
 			"(/dev/nvidia-caps-imex-channels/channel0)?", err)
@@ -109,7 +108,7 @@ func (g *GPU) hasAttribute(attribute cuda.Attribute) bool {
 	return err == nil && value != 0
 }
 
-// findAccessors includes peers, because all GPUs of a process share the same mappings.
+// findAccessors returns the value of Accessors.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	gpuCount, err := g.CUDA.DeviceCount()
 	if err != nil {

@@ -3,10 +3,30 @@ package gpu
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
+	"time"
 )
 
-// A kernel can outlive its stream. AddUnfinished registers such kernels, FreeWhenIdle defers frees
-// while any of them may run, and Reclaim later runs the deferred frees in order.
+// Unmapping memory could block or crash a running kernel, which can outlive its stream.
+// AddUnfinished registers such work, FreeWhenIdle defers frees, and Reclaim later runs the deferred
+// frees in order, one at a time.
+
+// KernelEndTimeout limits the wait for a kernel that was asked to exit. Tests raise it on the
+// software GPU.
+var KernelEndTimeout = time.Second
+
+// Stuck is set forever once a GPU of this process has a kernel that will not exit before the
+// process does. The backend then makes no CUDA calls that may wait for the whole device.
+var Stuck atomic.Bool
+
+// CloseTimeout returns the time limit for a Close. It is shorter if a kernel is stuck.
+func CloseTimeout(usual time.Duration) time.Duration {
+	if Stuck.Load() {
+		return min(usual, KernelEndTimeout)
+	}
+
+	return usual
+}
 
 // unfinishedItem is compared by pointer, because functions are not comparable.
 type unfinishedItem struct{ isDone func() bool }
@@ -19,8 +39,7 @@ func (g *GPU) AddUnfinished(isDone func() bool) {
 	g.unfinishedWork = append(g.unfinishedWork, &unfinishedItem{isDone: isDone})
 }
 
-// MustKeepMemory reports whether unmapping memory could block or crash a kernel, because work is
-// unfinished or, if Stuck is set, a kernel never exits.
+// MustKeepMemory reports whether memory must stay mapped, because of unfinished work or Stuck.
 func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -59,8 +78,8 @@ func (g *GPU) firstUnfinished() *unfinishedItem {
 	return g.unfinishedWork[0]
 }
 
-// FreeWhenIdle calls free and returns its error. If memory must stay mapped or an earlier free is
-// deferred, FreeWhenIdle defers free to a later Reclaim and returns nil.
+// FreeWhenIdle calls free and returns its error. If MustKeepMemory returns true or an earlier free
+// is deferred, it returns nil and defers free to a later Reclaim.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	mustKeep := g.MustKeepMemory()
 	g.mu.Lock()
@@ -75,9 +94,9 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim runs the deferred frees in order until MustKeepMemory returns true. allFreed reports
-// whether all have run. err joins the errors of the frees and of ReportInReclaim. The caller must
-// not hold any lock of package nccl.
+// Reclaim runs the deferred frees until none is left (allFreed) or MustKeepMemory returns true. err
+// joins the errors of the frees and of ReportInReclaim. The caller must not hold any lock of the
+// backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	err = g.takeUnreported()
 	for !g.MustKeepMemory() {
@@ -97,8 +116,8 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
-// beginFree returns the first deferred free, which the caller must run before it calls endFree. If
-// another goroutine is running that free, beginFree returns only a channel, closed by endFree.
+// beginFree returns the first deferred free, if any, for the caller to run before endFree. While
+// another goroutine runs that free, beginFree returns only a channel that endFree closes.
 func (g *GPU) beginFree() (free func() error, otherFreeEnded <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,7 +133,7 @@ func (g *GPU) beginFree() (free func() error, otherFreeEnded <-chan struct{}) {
 	return g.deferredFrees[0], nil
 }
 
-// endFree removes the first deferred free. FreeWhenIdle defers later frees until then.
+// endFree removes the first deferred free, which has run.
 func (g *GPU) endFree() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -139,8 +158,8 @@ func (g *GPU) takeUnreported() error {
 	return err
 }
 
-// ReclaimBeforeMap is Reclaim for calls that all ranks must make together. It keeps errors for the
-// next Reclaim, because such a call must not fail on one rank only.
+// ReclaimBeforeMap is Reclaim for calls that all ranks must make together. Such a call must not
+// fail on one rank only, so the next Reclaim returns the errors.
 func (g *GPU) ReclaimBeforeMap() {
 	if _, err := g.Reclaim(); err != nil {
 		g.ReportInReclaim(err)

@@ -8,28 +8,27 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoptedState is the state of an adopted stream, which belongs to another library (the owner), and
-// the zero value for other streams.
+// adoptedState is the zero value for a stream that symmem has created. An adopted stream belongs to
+// another library, the owner, which can begin a capture at any time: CUDA then records work into a
+// graph instead of running it.
 //
-// The owner can begin a capture at any time: CUDA then records work into a graph instead of running
-// the work. A query of the stream would invalidate the capture. symmem therefore records the event
-// queuedEnd after its work, and queries only this event.
+// StreamQuery would invalidate the capture. symmem therefore records the event queuedEnd after its
+// work, and queries only this event.
 type adoptedState struct {
 	isAdopted      bool
 	streams        *Streams
 	handle         cuda.Stream
 	queuedEnd      Event                           // written with Stream.Mu held
-	Recording      bool                            // into a capture of the owner; guarded by Stream.Mu
-	queryMu        ranked.RWMutex[adoptionQueryMu] // read-locked by queries of the capture status
+	Recording      bool                            // during work for the owner's capture
+	queryMu        ranked.RWMutex[adoptionQueryMu] // read-locked during calls of CaptureStatus
 	queriesStopped bool                            // guarded by queryMu
 }
 
 // Adopted reports whether another library owns the stream.
 func (a *adoptedState) Adopted() bool { return a.isAdopted }
 
-// IsCapturing reports whether an adopted stream is being captured. CUDA's default stream also
-// counts as captured while a capture of another stream blocks it. IsCapturing returns false for
-// streams that are not adopted, and after stopQueries.
+// IsCapturing reports whether the owner is capturing an adopted stream or, if that is the default
+// stream, any stream that synchronizes with it. It returns false after stopQueries.
 func (a *adoptedState) IsCapturing() (bool, error) {
 	a.queryMu.RLock()
 	defer a.queryMu.RUnlock()
@@ -41,8 +40,8 @@ func (a *adoptedState) IsCapturing() (bool, error) {
 	status, err := gpu.Get(device, func() (cuda.CaptureStatus, error) {
 		return device.CUDA.CaptureStatus(a.handle)
 	})
-	isBlockedDefaultStream := errors.Is(err, cuda.ErrCaptureImplicit)
-	if isBlockedDefaultStream {
+	isBlockedByCapture := errors.Is(err, cuda.ErrCaptureImplicit)
+	if isBlockedByCapture {
 		return true, nil
 	}
 
@@ -57,8 +56,39 @@ func (a *adoptedState) stopQueries() {
 	a.queriesStopped = true
 }
 
-// recordPoint records a new point after all work on the stream. If isCapturing is true, the caller
-// must not use the point.
+// recordAllWorkLocked records queuedEnd after all work on an open adopted stream, including the
+// owner's, and the events of all groups. During a capture, it only returns true. The caller must
+// hold s.Mu.
+func recordAllWorkLocked(s *Stream) (isCapturing bool, err error) {
+	if s.Capture != nil {
+		return true, nil
+	}
+
+	if !s.isAdopted || s.closed.Load() {
+		return false, nil
+	}
+
+	for {
+		var point *Point
+		point, isCapturing, err = s.recordPoint()
+		if isCapturing || err != nil {
+			return isCapturing, err
+		}
+
+		_, queryErr := point.isReached()
+		isCapturedPoint := errors.Is(queryErr, cuda.ErrCapturedEvent)
+		if isCapturedPoint { // by a capture that began and ended during recordPoint
+			continue
+		}
+
+		err = recordAllGroups(s)
+		s.queuedEnd.setPoint(point) // even after an error, because the point is valid
+		return false, err
+	}
+}
+
+// recordPoint records a new point after all work on the stream. The point is invalid if isCapturing
+// is true.
 func (a *adoptedState) recordPoint() (point *Point, isCapturing bool, err error) {
 	// EventRecord would fail on the default stream during the capture of another stream.
 	isCapturing, err = a.IsCapturing()

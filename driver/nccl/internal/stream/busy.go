@@ -8,26 +8,25 @@ import (
 )
 
 // BusyStreams lists the streams on which a communicator may have unfinished work. Each launch adds
-// its stream. A watcher goroutine calls AllIdle to remove idle streams, and sleeps while the list
-// is empty.
+// its stream. A watcher goroutine calls RemoveIdle, and sleeps while the list is empty.
 //
-// A launch must hold its stream's lock from IsAdded until CUDA has accepted the work, because
-// AllIdle keeps a locked stream in the list.
+// Stream.Idle returns false while another goroutine holds the stream's lock. A launch must hold it
+// from IsAdded until CUDA has accepted the work, so that RemoveIdle keeps the stream.
 type BusyStreams struct {
 	lastAdded atomic.Pointer[Stream] // cache for IsAdded
 	Watching  atomic.Bool            // the watcher is awake or about to wake
 	Wake      chan struct{}          // wakes the watcher; capacity 1
 
 	WindowKernels atomic.Bool // NCCL kernels that access registered memory may be running
-	OtherKernels  atomic.Bool // other NCCL kernels may be running; stays set if closedWhileBusy is set
+	OtherKernels  atomic.Bool // other NCCL kernels may be running
 
-	mu              ranked.Mutex[busyMu] // guards the following fields
-	streams         []*Stream
-	closedWhileBusy bool // a stream was closed with unfinished work and removed
+	mu            ranked.Mutex[busyMu] // guards the following fields
+	streams       []*Stream
+	removedClosed bool // a stream with unfinished work was closed and removed
 }
 
-// IsAdded returns true if Add is unnecessary. It checks only the last added stream, so that the
-// compiler can inline it.
+// IsAdded reports whether s is the last added stream and the watcher is awake. If so, Add is
+// unnecessary.
 func (b *BusyStreams) IsAdded(s *Stream) bool {
 	return b.lastAdded.Load() == s && b.Watching.Load()
 }
@@ -64,18 +63,16 @@ func (b *BusyStreams) Streams() []*Stream {
 	return slices.Clone(b.streams)
 }
 
-// AllIdle removes idle streams. If none are left, it clears WindowKernels and OtherKernels, and
-// returns true.
-func (b *BusyStreams) AllIdle() bool {
+// RemoveIdle removes idle streams and reports whether none are left. In this case, it clears
+// WindowKernels and, unless a closed stream may still run one, OtherKernels.
+func (b *BusyStreams) RemoveIdle() (allIdle bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// Later launches must add their streams again. A launch that has already called IsAdded holds the
-	// lock of its stream, so Idle returns false below.
-	b.lastAdded.Store(nil)
+	b.lastAdded.Store(nil) // later launches must add their streams again
 	b.streams = slices.DeleteFunc(b.streams, func(s *Stream) bool {
 		isIdle := s.Idle() // true for any closed stream
 		if isIdle && s.closedWhileBusy.Load() {
-			b.closedWhileBusy = true
+			b.removedClosed = true
 		}
 
 		return isIdle
@@ -85,7 +82,7 @@ func (b *BusyStreams) AllIdle() bool {
 	}
 
 	b.WindowKernels.Store(false)
-	if !b.closedWhileBusy {
+	if !b.removedClosed {
 		b.OtherKernels.Store(false)
 	}
 

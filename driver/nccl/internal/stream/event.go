@@ -11,10 +11,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Point owns a CUDA event, a mark in the work of a stream. Recording the event again moves the
-// mark. The CUDA event returns to a pool when the Point becomes unreachable.
+// Point owns a CUDA event, which marks a position in a stream. The CUDA event returns to a pool
+// when the Point becomes unreachable.
 type Point struct {
-	streams *Streams // also keeps Points out of Go's tiny allocator, which would delay cleanups
+	streams *Streams
 	Handle  cuda.Event
 }
 
@@ -30,8 +30,8 @@ func (streams *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// NewPointAfter calls addWaits with a temporary stream, and returns a point behind the waits. An
-// existing stream could be capturing. The CUDA context must be current.
+// NewPointAfter calls addWaits with a temporary stream, because other streams could be capturing.
+// It returns a point after the waits. The CUDA context must be current.
 func (streams *Streams) NewPointAfter(addWaits func(stream cuda.Stream) error) (*Point, error) {
 	p, err := streams.NewPoint()
 	if err != nil {
@@ -45,7 +45,7 @@ func (streams *Streams) NewPointAfter(addWaits func(stream cuda.Stream) error) (
 
 	waitErr := addWaits(temporary)
 	recordErr := streams.GPU.CUDA.EventRecord(p.Handle, temporary)
-	destroyErr := streams.GPU.CUDA.StreamDestroy(temporary) // the waits continue
+	destroyErr := streams.GPU.CUDA.StreamDestroy(temporary) // keeps its work
 	return p, errors.Join(waitErr, recordErr, destroyErr)
 }
 
@@ -55,13 +55,12 @@ func (p *Point) isReached() (done bool, err error) {
 		done, err = api.EventQuery(p.Handle)
 		return err
 	})
-	runtime.KeepAlive(p)           // keeps the CUDA event out of the pool during the query
-	p.streams.HappensBefore.Load() // makes writes of host functions visible
+	runtime.KeepAlive(p) // keeps the CUDA event out of the pool during the query
+	p.streams.HappensBefore.Load()
 	return done, err
 }
 
-// Event marks the position of its last Record. Several Events can share a Point, so Record replaces
-// a shared Point instead of moving it.
+// Event holds the Point of its last Record. Several Events can share a Point.
 type Event struct {
 	streams *Streams
 
@@ -92,9 +91,11 @@ func (e *Event) Done() bool { return hasEnded(e.Query()) }
 
 // hasEnded interprets the results of a query of a stream or an event. A device error ends all work.
 func hasEnded(done bool, queryErr error) bool {
-	isForbiddenByCapture := errors.Is(queryErr, cuda.ErrCaptureUnsupported)
-	isDeviceError := queryErr != nil && !isForbiddenByCapture
-	return done || isDeviceError
+	if errors.Is(queryErr, cuda.ErrCaptureUnsupported) { // CUDA has refused the query
+		return done
+	}
+
+	return done || queryErr != nil
 }
 
 // Synchronize waits until the stream has reached the event.
@@ -117,8 +118,8 @@ func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	return api.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// newFixedPoint returns a point at the current position of the event, which the next Record does
-// not move, or nil if the event has never been recorded. The CUDA context must be current.
+// newFixedPoint returns a new point at the event's position, which later Records do not move. It
+// returns nil if the event has never been recorded. The CUDA context must be current.
 func (e *Event) newFixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,9 +132,8 @@ func (e *Event) newFixedPoint() (*Point, error) {
 	})
 }
 
-// Record moves the event behind the queued work of a stream. The caller usually holds the stream's
-// lock, because the stream must not be captured or destroyed meanwhile. The CUDA context must be
-// current.
+// Record moves the event to the end of a stream's queued work. The stream must not be captured or
+// destroyed meanwhile, and the CUDA context must be current.
 func (e *Event) Record(stream cuda.Stream) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -176,23 +176,27 @@ func (e *Event) sharePoint(other *Event) {
 	e.isShared = true
 }
 
-// RecordAfter returns an event at the end of the work that symmem has queued on s, usually e.
-// Without keepPoint, it may instead return an event of s that moves when symmem queues more work.
-// The caller has the same obligations as for Record.
-func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
-	if !s.isAdopted {
-		e.streams = s.streams
-		err := e.Record(s.CUDA)
-		return e, err
-	}
-
-	if keepPoint {
-		e.streams = s.streams
+// RecordAfter moves e to the end of the work that symmem has queued on s. The caller has the same
+// obligations as for Record.
+func (e *Event) RecordAfter(s *Stream) error {
+	e.streams = s.streams
+	if s.isAdopted {
 		e.sharePoint(&s.queuedEnd)
-		return e, nil
+		return nil
 	}
 
-	return &s.queuedEnd, nil
+	return e.Record(s.CUDA)
+}
+
+// RecordOrBorrow is RecordAfter for an event that the caller uses at once. On an adopted stream, it
+// leaves e unchanged, and returns an event that moves when symmem queues more work.
+func (e *Event) RecordOrBorrow(s *Stream) (*Event, error) {
+	if s.isAdopted {
+		return &s.queuedEnd, nil
+	}
+
+	err := e.RecordAfter(s)
+	return e, err
 }
 
 // eventPool holds the CUDA events of unreachable Points for reuse.
@@ -202,36 +206,36 @@ type eventPool struct {
 }
 
 // take creates an event if the pool is empty.
-func (p *eventPool) take(streams *Streams) (cuda.Event, error) {
-	p.mu.Lock()
-	if last := len(p.unused) - 1; last >= 0 {
-		handle := p.unused[last]
-		p.unused = p.unused[:last]
-		p.mu.Unlock()
+func (pool *eventPool) take(streams *Streams) (cuda.Event, error) {
+	pool.mu.Lock()
+	if last := len(pool.unused) - 1; last >= 0 {
+		handle := pool.unused[last]
+		pool.unused = pool.unused[:last]
+		pool.mu.Unlock()
 		return handle, nil
 	}
 
-	p.mu.Unlock()
+	pool.mu.Unlock()
 	return gpu.Get(streams.GPU, func() (cuda.Event, error) {
 		return streams.GPU.CUDA.EventCreate(cuda.EventDisableTiming)
 	})
 }
 
-func (p *eventPool) put(handle cuda.Event) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.unused = append(p.unused, handle)
+func (pool *eventPool) put(handle cuda.Event) {
+	pool.mu.Lock()
+	defer pool.mu.Unlock()
+	pool.unused = append(pool.unused, handle)
 }
 
-func (p *eventPool) destroyAll(api *cuda.Driver) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (pool *eventPool) destroyAll(api *cuda.Driver) error {
+	pool.mu.Lock()
+	defer pool.mu.Unlock()
 	var errs []error
-	for _, handle := range p.unused {
+	for _, handle := range pool.unused {
 		err := api.EventDestroy(handle)
 		errs = append(errs, err)
 	}
 
-	p.unused = nil
+	pool.unused = nil
 	return errors.Join(errs...)
 }

@@ -14,6 +14,9 @@ import (
 // Graph is work captured from a stream, such as copies and group calls (collectives of a
 // communicator). Each Launch queues all work of the graph on a stream. Launches of one graph do not
 // overlap. Close a Graph before the communicators of its calls.
+//
+// Until EndCapture, Stream.Mu guards all fields. Afterwards, mu guards the fields below it, and the
+// other fields are constant.
 type Graph struct {
 	streams       *Streams
 	Calls         Calls
@@ -22,32 +25,32 @@ type Graph struct {
 	awaitedPoints []*Point        // each launch waits for these points
 	hostFuncs     []cuda.HostFunc // host functions of the capture
 	words         []*gpu.Word     // words[i] signals the end of hostFuncs[i]
-	HasOtherWaits bool            // launches may wait for more than the graph's group calls
+	HasOtherWaits bool            // launches may wait for work other than the group calls
 	lastLaunchEnd *Event          // recorded after each launch; nil during the capture
 
-	mu          ranked.Mutex[graphMu] // guards the following fields
-	executable  cuda.GraphExec        // 0 before its creation and after its destruction
-	cudaGraph   cuda.Graph            // 0 before its creation and after its destruction
-	closed      bool                  // Close has been called
-	isDestroyed bool                  // Close has destroyed the CUDA graph
+	mu          ranked.Mutex[graphMu]
+	cudaGraph   cuda.Graph     // result of the capture, or 0
+	executable  cuda.GraphExec // instance of cudaGraph, or 0
+	closed      bool           // Close has been called
+	isDestroyed bool           // Close has destroyed the CUDA graph
 }
 
-// Calls holds the group calls of a graph. Each launch gives them new sequence numbers.
+// Calls holds the group calls of a graph.
 type Calls interface {
 	// Record adds a group call to a stream's capture. The caller must hold the locks of the stream
 	// and the group.
 	Record(stream *Stream, plan driver.Plan) error
-	// Launch queues the calls with Graph.Queue and Graph.RecordEvents. The caller must hold the
-	// locks of the graph and the stream.
+	// Launch calls Graph.Queue and then Graph.RecordEvents. Graph.Launch calls it with the locks of
+	// the graph and the stream held.
 	Launch(g *Graph, stream *Stream) error
 	// Close frees the resources of the calls. If launchesEnded is false, launches may still be
 	// running.
 	Close(launchesEnded bool)
 }
 
-// addHostFunc makes each launch of the graph call run on a new goroutine, and wait until run has
+// addHostFunc makes each launch of the graph start work on a new goroutine, and wait until work has
 // stored done in word. Launches share the word, because they do not overlap.
-func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, done uint32)) error {
+func (g *Graph) addHostFunc(stream cuda.Stream, work func(word *gpu.Word, done uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
 	if err != nil {
@@ -62,7 +65,7 @@ func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, done ui
 	)
 	f := cuda.NewHostFunc(func() {
 		word.Set(running)
-		go run(word, done)
+		go work(word, done)
 	})
 	g.hostFuncs = append(g.hostFuncs, f)
 	if err := device.CUDA.LaunchHostFunc(stream, f); err != nil {
@@ -122,9 +125,8 @@ func (g *Graph) launchLocked(s *Stream) error {
 		return err
 	}
 
-	mayWaitForOthers := g.HasOtherWaits || s.isAdopted // the owner's work can wait for anything
-	if mayWaitForOthers {
-		// Otherwise, a group's next call on another stream would also wait for this launch.
+	mayBlock := g.HasOtherWaits || s.isAdopted
+	if mayBlock {
 		if err := recordAllGroups(s); err != nil {
 			return err
 		}
@@ -177,8 +179,7 @@ func (g *Graph) RecordEvents(s *Stream) error {
 }
 
 // Close waits for launches, for a limited time, and destroys the graph. If CUDA cannot destroy the
-// graph, Close keeps the resources of the graph's calls, because NCCL still uses them. The next
-// Close tries again, at the latest in Streams.CloseGraphs.
+// graph, Close keeps the resources of its calls, because NCCL still uses them, and can be repeated.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -189,7 +190,7 @@ func (g *Graph) Close() error {
 	g.closed = true
 	waitErr := g.awaitLaunches()
 	if err := g.streams.GPU.Do(g.destroy); err != nil {
-		g.streams.addOpenGraph(g) // a failed endCapture has not added g
+		g.streams.addOpenGraph(g) // so that CloseGraphs tries again
 		return errors.Join(waitErr, err)
 	}
 
@@ -199,7 +200,7 @@ func (g *Graph) Close() error {
 	}
 
 	launchesEnded := waitErr == nil
-	if launchesEnded { // otherwise, launches may still use the words
+	if launchesEnded { // and no longer use the words
 		g.streams.GPU.Words.Put(g.words...)
 	}
 

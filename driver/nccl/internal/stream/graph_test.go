@@ -36,7 +36,7 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 
 	g := streams.GPU
 	for name, query := range map[string]func() bool{"Idle": s.Idle, "Done": event.Done} {
-		g.Adopted.Store(false) // so that CUDA refuses this query, too
+		g.Relaxed.Store(false) // so that CUDA refuses this query, too
 		endCapture := beginForeignCapture(t, g)
 		if query() {
 			t.Errorf("%s() = true before the work has completed, want false", name)

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	"slices"
 
 	"symmem/driver"
 )
@@ -30,39 +29,4 @@ type Group interface {
 	// event if isAbandoned is set. It must not wait for other ranks, because the caller holds the
 	// stream's lock.
 	RecordEvent(stream *Stream, isAbandoned bool) error
-}
-
-// launchingGroups have kernels on a stream. The slice is never modified, only replaced, so that
-// copies remain valid without Stream.Mu.
-type launchingGroups struct{ groups []Group } // guarded by Stream.Mu
-
-// AddGroup adds a group that launches kernels on the stream. The caller must hold Stream.Mu.
-func (l *launchingGroups) AddGroup(g Group) {
-	if slices.Contains(l.groups, g) {
-		return
-	}
-
-	l.groups = append(slices.DeleteFunc(slices.Clone(l.groups), haveKernelsEnded), g)
-}
-
-// haveKernelsEnded returns false for a group that is being closed, which can still launch kernels.
-func haveKernelsEnded(g Group) bool {
-	select {
-	case <-g.KernelsEnded():
-		return true
-	default:
-		return false
-	}
-}
-
-// lastCall is the latest collective or message on a stream, or the zero value.
-type lastCall struct {
-	group     Group
-	ticket    uint64
-	operation driver.Operation
-}
-
-// SetLastCall records a collective or message before it is queued. The caller must hold Stream.Mu.
-func (c *lastCall) SetLastCall(g Group, ticket uint64, operation driver.Operation) {
-	c.group, c.ticket, c.operation = g, ticket, operation
 }

@@ -3,6 +3,7 @@ package stream
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"symmem/driver"
@@ -14,9 +15,8 @@ import (
 // Stream is a CUDA stream, a queue of work for the GPU. An adopted stream belongs to another
 // library, the owner, which may use, capture or destroy the stream at any time.
 //
-// The calls of a group (a communicator) run in order, even on different streams: when a group
-// changes streams, it records an event on the previous stream, and its next call waits for the
-// event.
+// The calls of a group (a communicator) run in order, even on different streams: before a call on
+// another stream, the group records an event on the previous stream, and the call waits for it.
 type Stream struct {
 	streams *Streams
 	gpu     *gpu.GPU
@@ -28,11 +28,11 @@ type Stream struct {
 	closedWhileBusy atomic.Bool // Close has left unfinished work
 	waitState
 	lastCall                  // guarded by Mu
-	launchingGroups           // groups that have made calls on the stream; guarded by Mu
+	launchingGroups           // guarded by Mu
 	hostFuncCount   uint32    // number of queued host functions; guarded by Mu
 	hostFuncWord    *gpu.Word // number of completed host functions, or nil; guarded by Mu
 	adoptedState              // zero unless the stream is adopted
-	faults                    // error for the next Synchronize
+	faults
 }
 
 // Handle returns the CUstream.
@@ -52,18 +52,6 @@ func (s *Stream) CheckOpen() error {
 	}
 
 	return nil
-}
-
-type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
-
-// IsWaitedFor reports whether a caller has waited, without an error, for all work of the stream.
-func (w *waitState) IsWaitedFor() bool { return w.isWaitedFor.Load() }
-
-// ClearWaitedFor precedes new work on the stream. The caller must hold Stream.Mu.
-func (w *waitState) ClearWaitedFor() {
-	if w.isWaitedFor.Load() { // avoids a write in most launches
-		w.isWaitedFor.Store(false)
-	}
 }
 
 // submit runs calls with s.Mu held, or returns an error if the stream is closed.
@@ -113,10 +101,10 @@ func (s *Stream) RecordQueued() error {
 	return s.queuedEnd.Record(s.CUDA)
 }
 
-// RecordGroups makes each group whose previous call is on s record its event. except, which may be
-// nil, is skipped. Call RecordGroups before s is captured, closed or given work that may block,
-// such as any work on an adopted stream. A group that records its event later, at its next call on
-// another stream, would also wait for the work in between. The caller must hold s.Mu.
+// RecordGroups makes each group whose previous call is on s, apart from except, record its event.
+// Call it before s is captured, closed or given work that may block, such as any work on an adopted
+// stream. Otherwise, a group's next call on another stream also waits for that work. The caller
+// must hold s.Mu.
 func (s *Stream) RecordGroups(except Group) error {
 	const isAbandoned = false
 	for _, g := range s.groups {
@@ -134,49 +122,16 @@ func (s *Stream) RecordGroups(except Group) error {
 
 func recordAllGroups(s *Stream) error { return s.RecordGroups(nil) }
 
-// recordAllWork records queuedEnd after all work on an open adopted stream, including the owner's.
-// During a capture, it only returns true.
+// recordAllWork is recordAllWorkLocked for callers that do not hold s.Mu.
 func (s *Stream) recordAllWork() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if s.Capture != nil {
-		return true, nil
-	}
-
-	if !s.isAdopted || s.closed.Load() {
-		return false, nil
-	}
-
-	return recordEndEvent(s)
+	return recordAllWorkLocked(s)
 }
 
-// recordEndEvent records the events of all groups, and then moves queuedEnd behind all work on an
-// adopted stream, including the owner's. During a capture, it does nothing and returns true. The
-// caller must hold s.Mu.
-func recordEndEvent(s *Stream) (isCapturing bool, err error) {
-	for {
-		var point *Point
-		point, isCapturing, err = s.recordPoint()
-		if isCapturing || err != nil {
-			return isCapturing, err
-		}
-
-		_, queryErr := point.isReached()
-		isCapturedPoint := errors.Is(queryErr, cuda.ErrCapturedEvent)
-		if isCapturedPoint { // by a capture that began and ended during recordPoint
-			continue
-		}
-
-		// The next query of queuedEnd returns other errors of the query.
-		err = recordAllGroups(s)
-		s.queuedEnd.setPoint(point) // even after an error, because the point is valid
-		return false, err
-	}
-}
-
-// Refuse handles the error of a group's call that was not launched. On a busy stream, it leaves the
-// error to the next Synchronize and returns nil. On an idle stream, it returns the error, as on an
-// adopted stream, for which Synchronize may never be called. The caller must hold s.Mu.
+// Refuse handles the error of a group's call that was not launched. It returns the error if s is
+// idle, or adopted, because Synchronize may never be called on s. Otherwise, it returns nil and
+// leaves the error to the next Synchronize. The caller must hold s.Mu.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.isAdopted || s.IdleLocked() {
 		s.MarkReported(g)
@@ -189,3 +144,115 @@ func (s *Stream) Refuse(g Group, err error) error {
 
 // Fail does nothing, because queued work cannot be stopped.
 func (s *Stream) Fail(error) {}
+
+type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
+
+// IsWaitedFor reports whether a caller has waited, without an error, for all work of the stream.
+func (w *waitState) IsWaitedFor() bool { return w.isWaitedFor.Load() }
+
+// ClearWaitedFor must be called before new work is queued, with Stream.Mu held.
+func (w *waitState) ClearWaitedFor() {
+	if w.isWaitedFor.Load() { // avoids a write in most launches
+		w.isWaitedFor.Store(false)
+	}
+}
+
+// launchingGroups have kernels on a stream. The slice is never modified, only replaced, so that
+// copies remain valid without Stream.Mu.
+type launchingGroups struct{ groups []Group }
+
+// AddGroup adds a group that launches kernels on the stream. The caller must hold Stream.Mu.
+func (l *launchingGroups) AddGroup(g Group) {
+	if slices.Contains(l.groups, g) {
+		return
+	}
+
+	l.groups = append(slices.DeleteFunc(slices.Clone(l.groups), haveKernelsEnded), g)
+}
+
+// haveKernelsEnded returns false for a group that is being closed, which can still launch kernels.
+func haveKernelsEnded(g Group) bool {
+	select {
+	case <-g.KernelsEnded():
+		return true
+	default:
+		return false
+	}
+}
+
+// lastCall is the latest collective or message on a stream, or the zero value.
+type lastCall struct {
+	group     Group
+	ticket    uint64
+	operation driver.Operation
+}
+
+// SetLastCall records a collective or message before it is queued. The caller must hold Stream.Mu.
+func (c *lastCall) SetLastCall(g Group, ticket uint64, operation driver.Operation) {
+	c.group, c.ticket, c.operation = g, ticket, operation
+}
+
+// faults holds the error that the next Synchronize of a stream returns.
+type faults struct {
+	faultsMu   ranked.Mutex[faultsMu] // guards the fields below
+	firstError error                  // since the last takeFault
+	firstGroup Group                  // group that failed with firstError, or nil
+	keepFirst  bool                   // set by Close; takeFault then keeps firstError
+	reported   []Group                // Synchronize or another call has returned their faults
+}
+
+// addFault makes the next Synchronize return err, unless an earlier error is pending.
+func (f *faults) addFault(err error) {
+	f.faultsMu.Lock()
+	defer f.faultsMu.Unlock()
+	if f.firstError == nil {
+		f.firstError = err
+	}
+}
+
+// ReportFault makes the next Synchronize return a group's fault, unless an earlier error is pending
+// or the stream has already returned a fault of the group.
+func (f *faults) ReportFault(g Group, err error) {
+	g = g.UserGroup()
+	f.faultsMu.Lock()
+	defer f.faultsMu.Unlock()
+	if slices.Contains(f.reported, g) {
+		return
+	}
+
+	f.reported = append(f.reported, g)
+	if f.firstError == nil {
+		f.firstError, f.firstGroup = err, g
+	}
+}
+
+// MarkReported notes that another call than Synchronize returns the group's fault.
+func (f *faults) MarkReported(g Group) {
+	g = g.UserGroup()
+	f.faultsMu.Lock()
+	defer f.faultsMu.Unlock()
+	if !slices.Contains(f.reported, g) {
+		f.reported = append(f.reported, g)
+	}
+
+	if f.firstGroup == g {
+		f.firstError, f.firstGroup = nil, nil
+	}
+}
+
+func (f *faults) takeFault() error {
+	f.faultsMu.Lock()
+	defer f.faultsMu.Unlock()
+	err := f.firstError
+	if !f.keepFirst {
+		f.firstError, f.firstGroup = nil, nil
+	}
+
+	return err
+}
+
+func (f *faults) keepFirstFault() {
+	f.faultsMu.Lock()
+	defer f.faultsMu.Unlock()
+	f.keepFirst = true
+}

@@ -17,7 +17,7 @@ import (
 
 // Streams creates the streams and events of a device, and closes its graphs.
 type Streams struct {
-	// The creator sets these fields before the first use.
+	// The creator sets the fields up to NewCalls before the first use.
 
 	GPU            *gpu.GPU
 	Groups         func() []Group       // groups that are open or being torn down
@@ -25,15 +25,15 @@ type Streams struct {
 	NewCalls       func() Calls         // returns empty calls for a new Graph
 
 	Capturing atomic.Int32 // number of streams between BeginCapture and EndCapture
-	// HappensBefore makes the writes of host functions (Go functions queued on a stream) visible
-	// according to Go's memory model. A host function loads HappensBefore first and increments it
-	// last. A goroutine that waits for a stream loads it afterwards.
+	// HappensBefore orders host functions (Go functions queued on a stream) in Go's memory model. A
+	// host function loads it first and increments it last. A goroutine that has waited for a stream
+	// loads it, and then sees the writes of host functions.
 	HappensBefore atomic.Uint64
 	pool          eventPool
 
 	mu         ranked.Mutex[streamsMu] // guards the following fields
 	graphs     map[*Graph]struct{}     // open graphs
-	keptPoints []*Point                // may be used by graphs of other libraries
+	keptPoints []*Point                // see keepInCapture
 }
 
 // NewStream creates a stream.
@@ -55,8 +55,8 @@ func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 			queuedEnd: Event{streams: streams},
 		},
 	}
-	// Set Adopted first, so that no CUDA call of the device disturbs a capture of the owner.
-	streams.GPU.Adopted.Store(true)
+
+	streams.GPU.Relaxed.Store(true)            // first, to protect the owner's captures
 	if _, err := s.IsCapturing(); err != nil { // probably an invalid handle
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}
@@ -64,7 +64,7 @@ func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 	return s, nil
 }
 
-// Lookup returns stream as a *Stream, or an error if it belongs to another device.
+// Lookup returns stream as a *Stream, or an error if stream was not created by streams.
 func (streams *Streams) Lookup(stream driver.Stream) (*Stream, error) {
 	if s, ok := stream.(*Stream); ok && s != nil && s.streams == streams {
 		return s, nil
@@ -78,8 +78,8 @@ var errOtherDevice = errors.New("the stream belongs to another device")
 // NewEvent returns an event that has not been recorded.
 func (streams *Streams) NewEvent() *Event { return &Event{streams: streams} }
 
-// runHostFunc calls work, and calls report with an error if work panics. It then stores done in
-// word, because the stream waits for this value.
+// runHostFunc calls work, and calls report with an error if work panics. In both cases, it then
+// stores done in word, for which the stream waits.
 func (streams *Streams) runHostFunc(work func(), report func(error), word *gpu.Word, done uint32) {
 	streams.HappensBefore.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {
@@ -92,8 +92,8 @@ func (streams *Streams) runHostFunc(work func(), report func(error), word *gpu.W
 	})
 }
 
-// keepInCapture keeps p reachable while the graph that another library is capturing on the stream
-// exists. With an old CUDA driver, it keeps p reachable for the lifetime of streams.
+// keepInCapture keeps p reachable as long as the graph of a capture by another library exists. With
+// an old CUDA driver, it keeps p reachable for the lifetime of streams.
 func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
 	if err != nil {
@@ -105,7 +105,8 @@ func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 		return nil
 	}
 
-	err = streams.GPU.CUDA.CallAfterGraph(capture.Graph, func() { runtime.KeepAlive(p) })
+	keepReachable := func() { runtime.KeepAlive(p) }
+	err = streams.GPU.CUDA.CallAfterGraph(capture.Graph, keepReachable)
 	isDriverOld := errors.As(err, new(*cuda.MissingError)) // CallAfterGraph needs CUDA 11.3
 	if isDriverOld {
 		streams.mu.Lock()

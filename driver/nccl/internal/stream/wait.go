@@ -281,10 +281,8 @@ func (s *Stream) MarkUnfinished() error {
 // markUnfinishedLocked is MarkUnfinished for callers that hold s.Mu. After an error, the memory
 // stays mapped forever, because the end of the work is unknown.
 func (s *Stream) markUnfinishedLocked() error {
-	const keepPoint = true
-	end, err := gpu.Get(s.gpu, func() (*Event, error) {
-		return new(Event).RecordAfter(s, keepPoint)
-	})
+	end := new(Event)
+	err := s.gpu.Do(func() error { return end.RecordAfter(s) })
 	s.gpu.AddUnfinished(func() bool { return err == nil && end.Done() })
 	return err
 }

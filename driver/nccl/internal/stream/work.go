@@ -163,8 +163,7 @@ func (s *Stream) Record(e driver.Event) error {
 			return event.Record(s.CUDA)
 		}
 
-		// Move queuedEnd after all work, unless the owner is capturing the stream.
-		_, err := recordEndEvent(s)
+		_, err := recordAllWorkLocked(s)
 		event.sharePoint(&s.queuedEnd)
 		return err
 	})

@@ -18,7 +18,7 @@ func Main(m *testing.M) { os.Exit(run(m)) }
 // run returns the exit code of the process.
 func run(m *testing.M) int {
 	if _, err := cuda.Load(); err != nil {
-		libcuda, _, err := softgpu.Build() // the second result is libnccl
+		libcuda, _, err := softgpu.Build() // these tests need no libnccl
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -60,8 +60,8 @@ func Open(t *testing.T) *gpu.GPU {
 	return g
 }
 
-// DelayInternalWork blocks an internal stream during call, so that the first InternalStreams.Run of
-// call times out. Afterwards, DelayInternalWork waits for the delayed work.
+// DelayInternalWork blocks an internal stream during call, so that the first InternalStreams.Run in
+// call times out. It then unblocks the stream and waits for its work.
 func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	t.Helper()
 	err := g.Do(func() error {
@@ -99,7 +99,7 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	}
 }
 
-// nextInternalStream returns the stream that the next Run will take, because it was used last.
+// nextInternalStream returns the stream that the next Run will take: the one that was used last.
 func nextInternalStream(g *gpu.GPU) (cuda.Stream, error) {
 	var next cuda.Stream
 	err := g.InternalStreams.Run(g, func(stream cuda.Stream) error {
