@@ -14,9 +14,8 @@ const (
 	timedCopyCount = 4                // after one warm-up copy
 )
 
-// MeasureCopies measures the speed of copies to the GPU with the given ordinal. The sources are all
-// other GPUs whose memory this GPU can access. A copy needs 128 MiB of memory on both GPUs. On an
-// error, MeasureCopies also returns the speeds measured so far.
+// MeasureCopies measures the speed of copies to the GPU with the given ordinal from each GPU whose
+// memory it can access. On an error, it also returns the speeds measured so far.
 func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -33,31 +32,30 @@ func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 		return nil, err
 	}
 
-	context, err := target.RetainPrimary()
+	primary, err := target.RetainPrimary()
 	if err != nil {
 		return nil, err
 	}
 
-	runtime.LockOSThread() // the current context is a property of the thread
-	defer runtime.UnlockOSThread()
+	runtime.LockOSThread() // each thread has its own current context
 	defer func() {
 		const noContext = 0
 		unsetErr := driver.SetCurrent(noContext)
 		releaseErr := target.ReleasePrimary()
 		err = errors.Join(err, unsetErr, releaseErr)
+		runtime.UnlockOSThread()
 	}()
-	if err := driver.SetCurrent(context); err != nil {
+	err = driver.SetCurrent(primary)
+	if err != nil {
 		return nil, err
 	}
 
 	return measureCopiesTo(driver, target, gpuCount)
 }
 
-// measureCopiesTo measures copies from each other GPU to target. The context of target must be
-// current.
-func measureCopiesTo(
-	driver *cuda.Driver, target cuda.Device, gpuCount int,
-) (speeds []CopySpeed, err error) {
+// measureCopiesTo requires that the context of target is current.
+func measureCopiesTo(driver *cuda.Driver, target cuda.Device, gpuCount int) ([]CopySpeed, error) {
+	var speeds []CopySpeed
 	to := target.Ordinal()
 	for from := range gpuCount {
 		if from == to {
@@ -85,15 +83,15 @@ func measureCopiesTo(
 	return speeds, nil
 }
 
-// measureCopy returns the speed of copies from source to target in GB/s. The context of target must
-// be current.
+// measureCopy requires that the context of target is current.
 func measureCopy(driver *cuda.Driver, source, target cuda.Device) (gbps float64, err error) {
 	m := copyMeasurement{driver: driver}
 	defer func() {
 		cleanupErr := m.cleanups.run()
 		err = errors.Join(err, cleanupErr)
 	}()
-	if err := m.allocate(source, target); err != nil {
+	err = m.allocate(source, target)
+	if err != nil {
 		return 0, err
 	}
 
@@ -153,8 +151,8 @@ func (m *copyMeasurement) allocate(source, target cuda.Device) (err error) {
 	return err
 }
 
-// allocateBuffer allocates at least copyBytes of memory on owner and gives user access to it.
-func (m *copyMeasurement) allocateBuffer(owner, user cuda.Device) (uintptr, error) {
+// allocateBuffer allocates at least copyBytes of memory on owner, for access by accessor.
+func (m *copyMeasurement) allocateBuffer(owner, accessor cuda.Device) (uintptr, error) {
 	driver := m.driver
 	const rdma = false // no network card accesses the memory
 	const recommended = true
@@ -187,7 +185,8 @@ func (m *copyMeasurement) allocateBuffer(owner, user cuda.Device) (uintptr, erro
 		return 0, err
 	}
 
-	return address, driver.SetAccess(address, bytes, user)
+	err = driver.SetAccess(address, bytes, accessor)
+	return address, err
 }
 
 func (m *copyMeasurement) createEvent() (cuda.Event, error) {
@@ -201,7 +200,6 @@ func (m *copyMeasurement) createEvent() (cuda.Event, error) {
 	return event, nil
 }
 
-// measure runs the copies and returns their speed in GB/s.
 func (m *copyMeasurement) measure() (gbps float64, err error) {
 	if err := m.queueCopy(); err != nil { // warm-up, not timed
 		return 0, err

@@ -19,8 +19,8 @@ type Driver struct {
 	// IMEXChannels is the number of visible channels of IMEX, NVIDIA's service for sharing GPU
 	// memory between machines. A process needs a channel to use fabric handles.
 	IMEXChannels int    `json:"imex_channels"`
-	Error        string `json:"error,omitempty"` // why no GPU is usable, or empty
-	IsMissing    bool   `json:"none,omitempty"`  // no suitable libcuda was found
+	Error        string `json:"error,omitempty"` // last error of loading or querying libcuda
+	HasNoLibcuda bool   `json:"none,omitempty"`  // no suitable libcuda was found
 	ErrorCode    int    `json:"code,omitempty"`  // CUDA's code for Error, or 0 if it has none
 }
 
@@ -52,10 +52,9 @@ func InspectDriver() (Driver, []GPU) {
 	return d, gpus
 }
 
-// setError replaces an earlier error.
 func (d *Driver) setError(err error) {
 	d.Error = err.Error()
-	d.IsMissing = errors.Is(err, cuda.ErrNoDriver)
+	d.HasNoLibcuda = errors.Is(err, cuda.ErrNoDriver)
 	code, _ := errors.AsType[cuda.Code](err) // 0 if the error has no code
 	d.ErrorCode = int(code)
 }
@@ -86,8 +85,8 @@ func kernelModuleVersion() string {
 	return string(matches[1])
 }
 
-// nvmlDriverVersion returns the version according to NVML, NVIDIA's management library, or "" if it
-// is unknown. NVML works even in containers that hide /proc/driver/nvidia.
+// nvmlDriverVersion returns the driver's version, or "" if it is unknown. NVML also works in
+// containers that hide /proc/driver/nvidia.
 func nvmlDriverVersion() string {
 	management, err := openNVML()
 	if err != nil {
@@ -122,11 +121,10 @@ var adviceByErrorCode = map[cuda.Code]string{
 		"LD_LIBRARY_PATH: this GPU needs the libcuda of the driver",
 }
 
-// minVMMVersion is the first version of CUDA with which NCCL uses virtual memory management. NCCL
-// needs it for windows, memory that all ranks of a group register.
+// minVMMVersion is the first version of CUDA with which NCCL uses virtual memory management, which
+// windows need.
 const minVMMVersion = 12000 // 12.0
 
-// judgeDriver adds a finding about the driver, and a warning if NCCL cannot use it for windows.
 func judgeDriver(f *Facts, s *Section) {
 	d := &f.Driver
 	if d.Error != "" {
@@ -151,7 +149,7 @@ func judgeDriverError(f *Facts, s *Section) {
 		level = Warn
 	}
 
-	if d.IsMissing {
+	if d.HasNoLibcuda {
 		s.add(level, "install NVIDIA's driver, or start the container with GPUs; symmem --backend "+
 			"host needs none", "no GPU can be used: %s", d.Error)
 		return

@@ -8,11 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a GPU. A property that the driver cannot query is 0 or false.
-//
-// With CUDA's virtual memory management (VMM), a process can export memory as a handle, and another
-// process can import the handle to map the memory. A handle is a file
-// descriptor or a fabric handle. Only fabric handles work between containers and between machines.
+// GPU describes a GPU. With CUDA's virtual memory management (VMM), processes share memory by file
+// descriptors or fabric handles. Only fabric handles work between containers and between machines.
 type GPU struct {
 	Ordinal           int    `json:"ordinal"` // CUDA's index of the GPU in this process
 	Name              string `json:"name"`
@@ -25,7 +22,7 @@ type GPU struct {
 	SupportsPosixFD   bool   `json:"posix_fd"`             // can export memory as a file descriptor
 	SupportsFabric    bool   `json:"fabric"`               // can export memory as a fabric handle
 	SupportsRDMA      bool   `json:"rdma"`                 // network cards can access the memory
-	SupportsMulticast bool   `json:"multicast"`            // only reported: symmem never uses it
+	SupportsMulticast bool   `json:"multicast"`            // symmem does not use it
 	Granularity       int64  `json:"granularity"`          // recommended unit of mappings, in bytes
 	IsExclusive       bool   `json:"exclusive,omitempty"`  // only one process may use the GPU
 	IsProhibited      bool   `json:"prohibited,omitempty"` // no process may use the GPU
@@ -88,7 +85,7 @@ const (
 	computeModeExclusive  = 3 // CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 )
 
-// inspectAttributes queries CUDA's device attributes. An old driver does not know all of them.
+// inspectAttributes treats an attribute that an old driver does not know as 0.
 func (g *GPU) inspectAttributes(device cuda.Device) {
 	attribute := func(name cuda.Attribute) int {
 		value, err := device.Attribute(name)
@@ -111,11 +108,10 @@ func (g *GPU) inspectAttributes(device cuda.Device) {
 	g.IsProhibited = mode == computeModeProhibited
 }
 
-// minWindowMajor is the lowest major compute capability that NCCL's window kernels support. A
-// window is memory that all ranks have registered. See src/device/symmetric/generate.py in NCCL.
+// minWindowMajor is the lowest major compute capability that NCCL's window kernels support. See
+// src/device/symmetric/generate.py in NCCL.
 const minWindowMajor = 6
 
-// judgeGPUs adds findings about each GPU, and warns if the models differ.
 func judgeGPUs(f *Facts, s *Section) {
 	for i := range f.GPUs {
 		f.GPUs[i].judge(s)

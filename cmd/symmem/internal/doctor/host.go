@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -250,14 +249,4 @@ func (h *Host) judgeProcessors(f *Facts, s *Section) {
 		s.add(Warn, "start at most as many ranks as there are processors", "%d ranks share %s, so "+
 			"they wait for each other", f.Trial.Ranks, ranklist.Plural(h.Cores, "processor"))
 	}
-}
-
-// formatCountLimit formats the largest permitted number of things. It is negative if there is no
-// limit.
-func formatCountLimit(n int64) string {
-	if n < 0 {
-		return "no limit"
-	}
-
-	return strconv.FormatInt(n, 10)
 }

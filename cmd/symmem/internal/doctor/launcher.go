@@ -1,29 +1,26 @@
 package doctor
 
 import (
-	"slices"
-
 	"symmem/internal/ranklist"
 	"symmem/internal/rendezvous"
 )
 
-// Launcher describes the position of this process among the processes (ranks) of a job, according
-// to environment variables. For example, torchrun sets RANK=5 and LOCAL_RANK=1 on the second of
-// four ranks on the second machine. Ranks find each other through a store, such as a TCP server.
+// Launcher describes the rank of this process in the world (the set of all ranks), according to the
+// environment variables of a launcher such as torchrun.
 type Launcher struct {
-	Source    string `json:"source"` // name of the launcher, such as "torchrun", or "one process"
+	Source    string `json:"source"` // such as "torchrun", or "one process" without a launcher
 	Rank      int    `json:"rank"`
-	Size      int    `json:"size"`              // number of ranks
+	Size      int    `json:"size"`              // number of ranks in the world
 	LocalRank int    `json:"local_rank"`        // rank within this machine
 	LocalSize int    `json:"local_size"`        // number of ranks on this machine
-	Store     string `json:"store"`             // kind of store
+	Store     string `json:"store"`             // where ranks find each other, such as a TCP server
 	Address   string `json:"address,omitempty"` // address of the store, or empty if unknown
-	Error     string `json:"error,omitempty"`   // why the variables are invalid, or empty
+	Error     string `json:"error,omitempty"`   // set instead of the fields above
 	// Index is JOB_COMPLETION_INDEX, which Kubernetes sets in the pods of an indexed job.
 	Index string `json:"job_completion_index,omitempty"`
 }
 
-// InspectLauncher describes the job that symmem.Open would join. It does not connect.
+// InspectLauncher describes the world that symmem.Open would join. It does not connect.
 func InspectLauncher(lookup func(string) (string, bool)) Launcher {
 	index, _ := lookup("JOB_COMPLETION_INDEX")
 	world, err := rendezvous.Discover(lookup, rendezvous.Options{})
@@ -59,7 +56,6 @@ func judgeLauncher(f *Facts, s *Section) {
 	}
 }
 
-// judgeWorld describes this rank and the store.
 func (l *Launcher) judgeWorld(s *Section) {
 	s.addOK("%s: rank %d of %d, local rank %d of %d", l.Source, l.Rank, l.Size, l.LocalRank,
 		l.LocalSize)
@@ -79,7 +75,7 @@ func (l *Launcher) judgeWorld(s *Section) {
 func (f *Facts) judgeRankCount(s *Section) {
 	ranks := f.Launcher.LocalSize
 	gpus := len(f.GPUs)
-	if gpus <= 1 { // the launcher may hide the GPUs of the other ranks
+	if gpus <= 1 { // each rank may see only its own GPU
 		return
 	}
 
@@ -88,12 +84,4 @@ func (f *Facts) judgeRankCount(s *Section) {
 			"let them share GPUs ("+SharingVariable+"=1, with NCCL 2.30 or newer)",
 			"%d ranks on this machine, but only %s", ranks, ranklist.Plural(gpus, "GPU"))
 	}
-}
-
-// canShareGPUs reports whether NCCL's variable lets ranks share a GPU and nothing prevents it.
-func (f *Facts) canShareGPUs() bool {
-	isAllowed := slices.ContainsFunc(f.Variables, func(v Variable) bool {
-		return v.Name == SharingVariable && v.Value == "1"
-	})
-	return isAllowed && f.Sharing.Obstacle == ""
 }

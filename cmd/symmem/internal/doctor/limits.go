@@ -1,6 +1,9 @@
 package doctor
 
-import "syscall"
+import (
+	"strconv"
+	"syscall"
+)
 
 // Limits holds the resource limits of the process. -1 means unlimited.
 type Limits struct {
@@ -75,4 +78,12 @@ func formatSizeLimit(bytes int64) string {
 	}
 
 	return formatBytes(bytes)
+}
+
+func formatCountLimit(n int64) string {
+	if n < 0 {
+		return "no limit"
+	}
+
+	return strconv.FormatInt(n, 10)
 }

@@ -14,10 +14,9 @@ import (
 type Links struct {
 	// ActiveNVLinks contains the number of active NVLinks of each GPU. It is nil if unknown.
 	ActiveNVLinks []int `json:"nvlinks_up"`
-	// Pairs has an element for each direction of a connection, such as 0 to 1 and 1 to 0. It omits
-	// GPUs that the driver cannot open.
+	// Pairs contains all ordered pairs, such as 0 to 1 and 1 to 0, of GPUs that the driver can open.
 	Pairs []Pair `json:"pairs"`
-	// NVMLError states why NVML, NVIDIA's management library, could not be used, or is empty.
+	// NVMLError is an error of NVML, NVIDIA's management library, or empty.
 	NVMLError string `json:"nvml_error,omitempty"`
 }
 
@@ -28,7 +27,7 @@ type Pair struct {
 	To         int    `json:"to"`
 	HasAccess  bool   `json:"access"`  // kernels on From can access the memory
 	HasAtomics bool   `json:"atomics"` // kernels on From can use atomic operations on the memory
-	SpeedRank  int    `json:"rank"`    // CUDA's performance rank: a smaller number is faster
+	SpeedOrder int    `json:"rank"`    // lower is faster
 	NVLink     string `json:"nvlink"`  // whether NVLink connects the GPUs: "yes", "no", or "unknown"
 }
 
@@ -39,7 +38,7 @@ func InspectLinks(gpus []GPU) Links {
 		return l
 	}
 
-	if driver, err := cuda.Load(); err == nil {
+	if driver, err := cuda.Load(); err == nil { // InspectDriver reports the error
 		l.addPairs(driver, len(gpus))
 	}
 
@@ -50,7 +49,7 @@ func InspectLinks(gpus []GPU) Links {
 	return l
 }
 
-// addPairs adds all pairs. Their NVLink is "unknown" until addNVLinks sets it.
+// addPairs adds all pairs, with NVLink "unknown".
 func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 	for from := range gpuCount {
 		device, err := driver.Device(from)
@@ -84,14 +83,13 @@ func inspectPair(device, peer cuda.Device) Pair {
 	}
 
 	if value, err := device.P2PAttribute(cuda.P2PPerformanceRank, peer); err == nil {
-		p.SpeedRank = value
+		p.SpeedOrder = value
 	}
 
 	return p
 }
 
-// addNVLinks sets Pair.NVLink and ActiveNVLinks. If NVML does not support the query for a pair, its
-// NVLink stays "unknown".
+// addNVLinks sets ActiveNVLinks, and Pair.NVLink where NVML supports the query.
 func (l *Links) addNVLinks(gpus []GPU) error {
 	management, err := openNVML()
 	if err != nil {
@@ -138,7 +136,6 @@ func judgeLinks(f *Facts, s *Section) {
 	f.Links.judgeNVLinks(s)
 }
 
-// judgeAccess adds a finding about peer access, access of GPUs to each other's memory.
 func (l *Links) judgeAccess(s *Section) {
 	withoutAccess := l.describePairs(func(p *Pair) bool { return !p.HasAccess })
 	if len(withoutAccess) == 0 {

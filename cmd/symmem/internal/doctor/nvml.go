@@ -13,8 +13,7 @@ import (
 // nvmlVariable names the environment variable that overrides the file name of NVML.
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml calls functions of NVML, NVIDIA's management library. A function writes its result to a
-// dl.Cell, memory with a fixed address.
+// nvml calls functions of NVML, NVIDIA's management library.
 type nvml struct {
 	library *dl.Library
 }
@@ -56,8 +55,8 @@ func openNVML() (*nvml, error) {
 // close ignores errors, because the caller already has all results.
 func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
-// call calls the function with the given C name. The error wraps errNVMLUnsupported if this version
-// of NVML lacks the function or the GPU does not support the query.
+// call calls the function with the given C name. The error wraps errNVMLUnsupported if NVML or the
+// GPU does not support the query.
 func (n *nvml) call(name string, args ...uintptr) error {
 	f, isPresent := n.library.Find(name)
 	if !isPresent {
@@ -80,7 +79,7 @@ func (n *nvml) deviceAt(pciAddress string) (nvmlDevice, error) {
 	handleCell := dl.NewCell(uintptr(0))
 	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(address), handleCell.Address())
 	runtime.KeepAlive(address)
-	handle := handleCell.Take() // also after an error, to release the cell
+	handle := handleCell.Take() // frees the cell, even after an error
 	return nvmlDevice(handle), err
 }
 
@@ -90,11 +89,11 @@ func (n *nvml) areConnectedByNVLink(a, b nvmlDevice) (bool, error) {
 	statusCell := dl.NewCell(notWritten)
 	err := n.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlP2PIndexNVLink,
 		statusCell.Address())
-	status := statusCell.Take()
-	return status == nvmlP2PStatusOK, err
+	isConnected := statusCell.Take() == nvmlP2PStatusOK
+	return isConnected, err
 }
 
-// countActiveNVLinks counts a failed query as an inactive link, because a GPU may lack the link.
+// countActiveNVLinks ignores links that cannot be queried: d may have fewer than maxNVLinks.
 func (n *nvml) countActiveNVLinks(d nvmlDevice) int {
 	count := 0
 	for link := range uintptr(maxNVLinks) {
@@ -109,7 +108,7 @@ func (n *nvml) countActiveNVLinks(d nvmlDevice) int {
 	return count
 }
 
-// driverVersion returns the version of the driver, such as 580.159.
+// driverVersion returns a version such as 580.159.
 func (n *nvml) driverVersion() (string, error) {
 	const bufferBytes = 80 // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
 	versionCell := dl.NewCell([bufferBytes]byte{})

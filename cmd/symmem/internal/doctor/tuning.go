@@ -8,23 +8,22 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning describes a tuning table. Its rules choose the path of each call: plain or window, with
-// NCCL's kernels, or direct, with symmem's kernels. Most rules apply to one number of ranks, so a
-// table measured with 8 ranks may have no rule for 4 ranks.
+// Tuning describes a tuning table. Its rules choose the path of each call: plain, window or direct.
+// Most rules apply to one number of ranks.
 type Tuning struct {
 	Name          string `json:"name"`               // "" if there is no table
 	Digest        string `json:"digest"`             // hash of the rules
-	File          string `json:"file"`               // path of the user's table, which may be missing
-	RuleCount     int    `json:"rules"`              // number of rules for Ranks ranks on one machine
+	File          string `json:"file"`               // path of the user's table; need not exist
+	RuleCount     int    `json:"rules"`              // rules for exactly Ranks ranks on one machine
 	HasDirectRule bool   `json:"direct"`             // a rule for the direct path covers Ranks
-	Ranks         int    `json:"ranks"`              // number of ranks to check for rules
+	Ranks         int    `json:"ranks"`              // number of ranks in a group
 	MeasuredOn    string `json:"measured,omitempty"` // date of the measurement
 	MeasuredWith  string `json:"library,omitempty"`  // measured library, such as "NCCL 2.28.9"
 	Error         string `json:"error,omitempty"`    // why the file is unusable, or empty
 }
 
 // ReadTuning returns the tuning table that symmem.Open would use. If file is missing and not
-// required, that is the built-in table, or nil if the backend needs a device and there is none.
+// required, this is a built-in table, or nil if the backend needs a device but device is empty.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	if err == nil {
@@ -32,8 +31,9 @@ func ReadTuning(backend, device, file string, required bool) (*tuning.Table, err
 		return table, nil
 	}
 
-	canUseBuiltin := !required && !fileExists(file)
-	if !canUseBuiltin {
+	_, statErr := os.Stat(file)
+	isMissing := statErr != nil // or inaccessible, as in symmem.Open
+	if required || !isMissing {
 		return nil, err
 	}
 
@@ -70,19 +70,13 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 		}
 
 		isForAnyRanks := rule.Ranks == 0
-		isDirectRule := rule.Memory != "" // only rules about the direct path name a kind of memory
+		isDirectRule := rule.Memory != "" // other rules name no kind of memory
 		if isDirectRule && (isForRanks || isForAnyRanks) {
 			t.HasDirectRule = true
 		}
 	}
 
 	return t
-}
-
-// fileExists treats an inaccessible file as missing, as symmem.Open does.
-func fileExists(file string) bool {
-	_, err := os.Stat(file)
-	return err == nil
 }
 
 func judgeTuning(f *Facts, s *Section) {
@@ -93,14 +87,12 @@ func judgeTuning(f *Facts, s *Section) {
 		return
 	}
 
-	hasTable := t.Name != ""
-	if !hasTable {
+	if t.Name == "" { // no table
 		return
 	}
 
 	s.addOK("%s, digest %s", t.Name, t.Digest)
-	hasPathChoice := f.usesNCCL() && t.Ranks >= 2
-	if !hasPathChoice {
+	if !f.usesNCCL() || t.Ranks < 2 { // there is only one path
 		return
 	}
 
@@ -123,8 +115,7 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 }
 
-// describePathWithoutRule states which path calls take if RuleCount is 0. A rule for any number of
-// ranks can still select the direct path.
+// describePathWithoutRule requires that RuleCount is 0. A rule for any number of ranks can exist.
 func (t *Tuning) describePathWithoutRule() string {
 	if t.HasDirectRule {
 		return "calls that cannot take the direct path take the plain path"
