@@ -10,18 +10,15 @@ import (
 	"symmem/trace"
 )
 
-// All ranks return from calls such as Agree and Step at almost the same time, so an export can
-// correct their clocks. For example, rank 0 returns from three calls at 1000, 2000 and 3000 us, and
-// rank 1 at 6010, 7000 and 7995 us. The offset of rank 1's clock is 5000 us, the median of the
-// differences. The spread is 10 us, the 90th percentile of the deviations from the offset.
-
-// Clock compares the clock of a rank with the reference, the clock of the lowest rank.
+// Clock compares the clock of a rank with the reference, the clock of the lowest rank. All ranks
+// return from calls such as Agree and Step at almost the same time. The offset of a clock is the
+// median of the differences between these times.
 type Clock struct {
 	Rank           int   `json:"rank"`
 	IsReference    bool  `json:"reference"`
-	CallCount      int   `json:"calls"`       // compared calls, or 0 if the offset is unknown
+	CallCount      int   `json:"calls"`       // compared calls, or 0 if no offset was measured
 	MeasuredOffset int64 `json:"measured_ns"` // positive if the clock is ahead
-	Spread         int64 `json:"spread_ns"`   // 90% of the differences are this close to the offset
+	Spread         int64 `json:"spread_ns"`   // 90th percentile of the deviations from the offset
 	AppliedOffset  int64 `json:"offset_ns"`   // MeasuredOffset, or 0 if it is small or unreliable
 }
 
@@ -46,7 +43,7 @@ func (c Clock) String() string {
 		return fmt.Sprintf("clock of rank %d: not measured, because the trace has no call that compares "+
 			"values (such as Agree)", c.Rank)
 	case c.AppliedOffset == 0:
-		return fmt.Sprintf("clock of rank %d: no difference found (%v in %d calls, spread %v)", c.Rank,
+		return fmt.Sprintf("clock of rank %d: not corrected (%v in %d calls, spread %v)", c.Rank,
 			time.Duration(c.MeasuredOffset), c.CallCount, time.Duration(c.Spread))
 	}
 
@@ -60,10 +57,20 @@ type valueKey struct {
 	name  string
 }
 
-// callKey identifies a call, by the same key on all ranks.
+// numbering selects how calls are numbered. Only samples with the same numbering are comparable.
+type numbering int
+
+const (
+	// byCount numbers the calls for each value from 0. It requires traces without lost calls.
+	byCount numbering = iota
+	// byEvent uses Record.Number, the number of the event in its group.
+	byEvent
+)
+
+// callKey identifies a call on all ranks.
 type callKey struct {
 	value  valueKey
-	number uint64 // depends on the numbering
+	number uint64
 }
 
 // clockSamples holds the times of a rank's calls, in nanoseconds since 1970.
@@ -75,8 +82,8 @@ type series struct {
 	stride uint64 // a power of two that grows with count
 }
 
-// isSampled reports whether a call is sampled. It hashes the number, because number%stride would
-// exclude all calls of a series with odd numbers.
+// isSampled selects about one number in stride, even if all numbers are odd. Larger strides select
+// subsets, so that ranks with different strides have common samples.
 func isSampled(number, stride uint64) bool {
 	const factor = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
 	hash := bits.Reverse64(number * factor)
@@ -85,17 +92,6 @@ func isSampled(number, stride uint64) bool {
 
 const maxSamples = 4096 // approximate limit for one value
 
-// numbering selects how calls are numbered. Only samples with the same numbering are comparable.
-type numbering int
-
-const (
-	// byCount numbers the calls for each value from 0. It requires traces without lost calls.
-	byCount numbering = iota
-	// byEvent uses Record.Number, which counts the events of the group.
-	byEvent
-)
-
-// sampleClock selects calls by number, so that long and short traces sample the same calls.
 func sampleClock(log *trace.Log, by numbering) clockSamples {
 	samples := clockSamples{}
 	seriesByValue := map[valueKey]*series{}
@@ -138,7 +134,7 @@ func isValueKind(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// thin removes the samples of a value that a larger stride excludes.
+// thin removes the samples of a value that stride excludes.
 func (s clockSamples) thin(value valueKey, stride uint64) {
 	for call := range s {
 		if call.value == value && !isSampled(call.number, stride) {
@@ -147,9 +143,8 @@ func (s clockSamples) thin(value valueKey, stride uint64) {
 	}
 }
 
-// measureClocks compares the clocks with the reference, ranks[0], in a breadth-first search. For
-// example, if rank 2 has common calls only with rank 1, its offset is the sum of the offset between
-// ranks 1 and 2 and the offset of rank 1.
+// measureClocks compares the clocks with the reference, ranks[0], in a breadth-first search,
+// because some ranks may have no calls in common with ranks[0].
 func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	clocks := make([]Clock, len(ranks))
 	for i := range clocks {
@@ -159,30 +154,30 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	clocks[0].IsReference = true
 	isMeasured := make([]bool, len(ranks))
 	isMeasured[0] = true
-	queue := []int{0} // measured ranks, by index, to compare with the other ranks
+	queue := []int{0} // indexes of measured clocks
 	for len(queue) > 0 {
-		base := queue[0]
+		baseIndex := queue[0]
 		queue = queue[1:]
 		for i := range clocks {
 			if isMeasured[i] {
 				continue
 			}
 
-			offset, spread, callCount := compareSamples(samples[base], samples[i])
+			offset, spread, callCount := compareSamples(samples[baseIndex], samples[i])
 			if callCount == 0 {
 				continue
 			}
 
 			isMeasured[i] = true
 			queue = append(queue, i)
-			clocks[i].setOffset(&clocks[base], offset, spread, callCount)
+			clocks[i].setOffset(&clocks[baseIndex], offset, spread, callCount)
 		}
 	}
 
 	return clocks
 }
 
-// setOffset sets all offsets, given the offset and spread relative to a base clock.
+// setOffset adds an offset and a spread relative to base to those of base.
 func (c *Clock) setOffset(base *Clock, offset, spread int64, callCount int) {
 	c.CallCount = callCount
 	c.MeasuredOffset = base.MeasuredOffset + offset
@@ -192,8 +187,7 @@ func (c *Clock) setOffset(base *Clock, offset, spread int64, callCount int) {
 	}
 }
 
-// compareSamples returns the offset of a clock from a base clock, its spread, and the number of
-// common calls.
+// compareSamples returns the offset from a base clock, its spread, and the number of common calls.
 func compareSamples(base, samples clockSamples) (offset, spread int64, callCount int) {
 	var differences []int64
 	for call, sample := range samples {

@@ -17,8 +17,7 @@ import (
 // name, so there is no extension.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// writeFiles creates the folder if necessary, and calls write to write the file of t.ranks[i] for
-// each i.
+// writeFiles creates the folder if necessary, and calls write for each i in t.ranks.
 func writeFiles(
 	t *Traces, folder, prefix string, write func(w io.Writer, i int, log *trace.Log) error,
 ) error {
@@ -42,7 +41,7 @@ func writeFiles(
 	return nil
 }
 
-// prepareFolder creates the folder, or checks that the export may write to the existing one.
+// prepareFolder creates the folder, or checks the content of the existing one.
 func prepareFolder(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +49,7 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("creating the folder of the exported files: %w", err)
+		return fmt.Errorf("preparing the folder of the exported files: %w", err)
 	}
 
 	if err := checkNoInputIsOutput(t, folder, prefix); err != nil {
@@ -60,12 +59,12 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 	return checkOnlyOutputs(t, folder, prefix, entries)
 }
 
-// checkNoInputIsOutput returns an error if the export would overwrite one of its traces.
+// checkNoInputIsOutput returns an error if a rank's output would overwrite its trace.
 func checkNoInputIsOutput(t *Traces, folder, prefix string) error {
 	for _, r := range t.ranks {
 		input, err := os.Stat(r.path)
 		if err != nil {
-			return fmt.Errorf("creating the folder of the exported files: %w", err)
+			return fmt.Errorf("examining a trace: %w", err)
 		}
 
 		output, err := os.Stat(filepath.Join(folder, fileName(prefix, r.rank)))
@@ -74,7 +73,7 @@ func checkNoInputIsOutput(t *Traces, folder, prefix string) error {
 		}
 
 		if os.SameFile(input, output) {
-			return fmt.Errorf("%s is an input: pass an empty folder", r.path)
+			return fmt.Errorf("%s is an input and would be overwritten: pass an empty folder", r.path)
 		}
 	}
 
@@ -87,8 +86,46 @@ func checkOnlyOutputs(t *Traces, folder, prefix string, entries []fs.DirEntry) e
 	for _, e := range entries {
 		isOutput := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
 		if !slices.ContainsFunc(t.ranks, isOutput) {
-			return fmt.Errorf("%s contains %s, which tools would read with the exported files: pass "+
-				"an empty folder", folder, strings.ToValidUTF8(e.Name(), "?"))
+			return fmt.Errorf("%s contains %s: pass an empty folder", folder,
+				strings.ToValidUTF8(e.Name(), "?"))
+		}
+	}
+
+	return nil
+}
+
+// WriteRedacted writes copies of the traces to a folder, without call sites, file paths and stacks.
+// The folder must be empty or must not exist.
+func WriteRedacted(folder string, t *Traces) error {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.MkdirAll(folder, 0o700)
+	}
+
+	if err != nil {
+		return fmt.Errorf("creating the folder of the redacted traces: %w", err)
+	}
+
+	if len(entries) > 0 {
+		return fmt.Errorf("%s is not empty: pass an empty folder for the redacted traces", folder)
+	}
+
+	for _, r := range t.ranks {
+		b, err := os.ReadFile(r.path)
+		if err == nil {
+			err = trace.Redact(b)
+		}
+
+		if err != nil {
+			return fmt.Errorf("redacting %s: %w", r.path, err)
+		}
+
+		err = WriteFile(filepath.Join(folder, trace.FileName(r.rank)), func(w io.Writer) error {
+			_, err := w.Write(b)
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 

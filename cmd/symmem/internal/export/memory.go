@@ -23,7 +23,7 @@ type poolID struct {
 
 type poolState struct {
 	title          string             // name in exported files
-	number         int64              // 0 for a local pool; shared pools are 1, 2, 3 on all ranks
+	number         int64              // 0 for a local pool; shared pools count from 1
 	segments       map[int32]*segment // by number
 	mappedBytes    int64              // in all segments
 	allocatedBytes int64              // in all blocks
@@ -31,7 +31,7 @@ type poolState struct {
 
 type segment struct {
 	address       int64           // invented
-	bytes         int64           // size, or the highest end of a block so far if it is unknown
+	bytes         int64           // if the size is unknown, highest end of a block so far
 	isSizeUnknown bool            // the trace has lost the segment's record
 	blocks        map[int64]block // by offset
 }
@@ -93,7 +93,7 @@ func (states *poolStates) findOrAddPool(r *trace.Record) *poolState {
 
 	p := &poolState{segments: map[int32]*segment{}}
 	if r.Group == "" {
-		p.title = fmt.Sprintf("pool %d without a domain", r.Pool)
+		p.title = fmt.Sprintf("local pool %d", r.Pool)
 	} else {
 		states.sharedPoolCount++
 		p.number = states.sharedPoolCount
@@ -112,13 +112,12 @@ func (states *poolStates) addSegment(p *poolState, r *trace.Record) {
 		address: states.nextAddress, bytes: r.Size, blocks: map[int64]block{},
 	}
 	p.mappedBytes += r.Size
-	size := max(r.Size, 0)       // a damaged trace can have a negative size
-	const gap = segmentAlignment // keeps segments from touching
+	size := max(r.Size, 0) // a damaged trace can have a negative size
+	const gap = segmentAlignment
 	states.nextAddress += roundUp(size+gap, segmentAlignment)
 }
 
-// findOrAddSegment returns the segment of a record. It adds a segment of unknown size if the trace
-// has lost the record that created the segment.
+// findOrAddSegment adds a segment of unknown size if the trace has lost the segment's record.
 func (states *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
 	s := p.segments[r.Segment]
 	if s == nil {

@@ -7,30 +7,30 @@ import (
 	"strings"
 )
 
-// Opcodes of Python's pickle format, a program for a stack machine. For example, opEmptyList,
-// opMark, opText "a", opInt32 7, opAppends build the list ["a", 7].
+// Opcodes of Python's pickle format, with their names in Python. They operate on a stack. For
+// example, opEmptyList, opMark, opText "a", opInt32 7, opAppends build the list ["a", 7].
 const (
-	opProtocol    = 0x80 // PROTO: the version of the format
-	opStop        = '.'
-	opMark        = '('
-	opEmptyList   = ']'
-	opAppends     = 'e' // pops the items above the mark and appends them to the list below
-	opEmptyDict   = '}'
-	opSetItems    = 'u'  // pops keys and values above the mark, and sets items of the dict below
+	opProtocol    = 0x80 // PROTO
+	opStop        = '.'  // STOP
+	opMark        = '('  // MARK
+	opEmptyList   = ']'  // EMPTY_LIST
+	opAppends     = 'e'  // APPENDS: moves the items after the mark to the list before the mark
+	opEmptyDict   = '}'  // EMPTY_DICT
+	opSetItems    = 'u'  // SETITEMS: moves keys and values to the dict before the mark
 	opText        = 'X'  // BINUNICODE
-	opStoreInMemo = 'r'  // LONG_BINPUT: stores the top of the stack under a number
-	opGetFromMemo = 'j'  // LONG_BINGET: pushes the value with a number
+	opStoreInMemo = 'r'  // LONG_BINPUT: copies the top of the stack to the memo
+	opGetFromMemo = 'j'  // LONG_BINGET: pushes a value of the memo
 	opInt32       = 'J'  // BININT
-	opLong        = 0x8a // LONG1
+	opLong        = 0x8a // LONG1: its argument begins with the length
 	opFalse       = 0x89 // NEWFALSE
-	opTuple2      = 0x86 // TUPLE2: pops two values and pushes a tuple of them
+	opTuple2      = 0x86 // TUPLE2: replaces two values by a tuple of them
 )
 
 // pickler streams a pickle to a file. To write a list, call openList, beginItem before each item,
 // and closeList. To write a dict, call openDict, writeKey before each value, and closeDict.
 type pickler struct {
-	w            *bufio.Writer     // keeps the first error until finish returns it
-	batchLengths []int             // stack of open lists: number of items since the last opMark
+	w            *bufio.Writer     // keeps its first error
+	batchLengths []int             // items since the last opMark, for each open list
 	memoNumbers  map[string]uint32 // number of each string in the memo
 }
 
@@ -61,8 +61,7 @@ func (p *pickler) closeList() {
 	p.batchLengths = p.batchLengths[:len(p.batchLengths)-1]
 }
 
-// maxBatchItems limits the items of one opAppends, as in Python. PyTorch's memory_viz page fails if
-// an opAppends has many more items.
+// maxBatchItems is Python's limit for one opAppends. PyTorch's memory_viz page needs such a limit.
 const maxBatchItems = 1000
 
 func (p *pickler) beginItem() {
@@ -84,7 +83,7 @@ func (p *pickler) writeKey(name string) { p.writeText(name) }
 // maxMemoStrings limits the memory for memoNumbers.
 const maxMemoStrings = 1 << 16
 
-// writeText writes a string, or only its number if the memo already contains it.
+// writeText writes a new string, or the number of a string in the memo.
 func (p *pickler) writeText(s string) {
 	s = strings.ToValidUTF8(s, "?")
 	if number, isInMemo := p.memoNumbers[s]; isInMemo {

@@ -11,11 +11,10 @@ import (
 )
 
 // WriteSnapshots writes a memory snapshot for each rank to a folder, and returns the number of
-// events in all snapshots. A snapshot is a pickle (an encoded Python value), which PyTorch's
-// memory_viz page shows.
+// events in all snapshots. PyTorch's memory_viz page shows snapshots, which are Python pickles.
 //
-// A pool that a group shares appears as a MemPool of device 0. All other pools appear as the
-// default pool. Traces contain no addresses, so snapshots contain invented addresses.
+// A pool that a group shares appears as a MemPool. All other pools appear as the default pool.
+// Traces contain no addresses, so the addresses are invented.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, log *trace.Log) error {
 		s := snapshotWriter{
@@ -42,15 +41,7 @@ type snapshotWriter struct {
 func (s *snapshotWriter) write(log *trace.Log) error {
 	s.openDict()
 	s.writeKey("device_traces")
-	s.openList()
-	s.beginItem()
-	s.openList() // events of device 0
-	for i := range log.Records {
-		s.writeRecord(&log.Records[i])
-	}
-
-	s.closeList()
-	s.closeList()
+	s.writeDevices(log)
 	s.writeKey("segments")
 	s.writeSegments()
 	s.writeKey("allocator_settings")
@@ -65,6 +56,19 @@ func (s *snapshotWriter) write(log *trace.Log) error {
 	return s.finish()
 }
 
+// writeDevices writes a list of devices. It contains only device 0, a list of events.
+func (s *snapshotWriter) writeDevices(log *trace.Log) {
+	s.openList()
+	s.beginItem()
+	s.openList()
+	for i := range log.Records {
+		s.writeRecord(&log.Records[i])
+	}
+
+	s.closeList()
+	s.closeList()
+}
+
 // writeRecord updates the state of the pools and writes the events of a record.
 func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	s.timeline.advance(r)
@@ -76,7 +80,7 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	p := s.pools.findOrAddPool(r)
 	oldSegment := p.segments[r.Segment] // nil if unknown
 	var oldBlock block
-	isBlockKnown := false // false if the trace has lost the allocation
+	isBlockKnown := false
 	if oldSegment != nil {
 		oldBlock, isBlockKnown = oldSegment.blocks[r.Offset]
 	}
@@ -102,16 +106,15 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 }
 
 // writeFree writes free_requested, free_completed, or both. While the GPU uses a block, KindPark or
-// KindDefer only requests the free, and a later KindReturn completes it. b is the block before the
-// record.
-func (s *snapshotWriter) writeFree(p *poolState, address int64, b block, r *trace.Record) {
-	if !b.isFreed {
-		s.writeEvent("free_requested", p, address, b.requestedSize, r)
+// KindDefer only requests the free, and a later KindReturn completes it.
+func (s *snapshotWriter) writeFree(p *poolState, address int64, oldBlock block, r *trace.Record) {
+	if !oldBlock.isFreed {
+		s.writeEvent("free_requested", p, address, oldBlock.requestedSize, r)
 	}
 
 	isCompleted := r.Kind == event.KindFree || r.Kind == event.KindReturn
 	if isCompleted {
-		s.writeEvent("free_completed", p, address, b.requestedSize, r)
+		s.writeEvent("free_completed", p, address, oldBlock.requestedSize, r)
 	}
 }
 
@@ -170,8 +173,7 @@ func (s *snapshotWriter) writeSegment(p *poolState, seg *segment) {
 	s.writeTextItem("segment_type", "large")
 	s.writePoolItem("segment_pool_id", p)
 	s.writeFalseItem("is_expandable")
-	noCallSite := frame{}
-	s.writeFrames(noCallSite)
+	s.writeFrames(frame{})
 	s.writeKey("blocks")
 	s.openList()
 	s.writeBlocks(p, seg)
@@ -203,17 +205,16 @@ func (s *snapshotWriter) writeBlocks(p *poolState, seg *segment) {
 }
 
 func (s *snapshotWriter) writeInactiveBlock(address, size int64) {
-	noCallSite := frame{}
-	s.writeBlock(address, block{size: size}, "inactive", noCallSite)
+	s.writeBlock(address, block{size: size}, "inactive", frame{})
 }
 
-func (s *snapshotWriter) writeBlock(address int64, b block, state string, callSite frame) {
+func (s *snapshotWriter) writeBlock(address int64, b block, state string, f frame) {
 	s.beginItem()
 	s.openDict()
 	s.writeIntegerItem("address", address)
 	s.writeIntegerItem("size", b.size)
 	s.writeIntegerItem("requested_size", b.requestedSize)
 	s.writeTextItem("state", state)
-	s.writeFrames(callSite)
+	s.writeFrames(f)
 	s.closeDict()
 }
