@@ -27,7 +27,7 @@ type Options struct {
 // Judge converts the ranks' results to a report.
 func Judge(results []RankResult, o Options) *Report {
 	j := &reportBuilder{Options: o, results: make([]*RankResult, o.Ranks), report: &Report{
-		Ranks: o.Ranks, Nodes: make([]string, o.Ranks), Faults: []Fault{}, Warnings: []string{},
+		Ranks: o.Ranks, NodeOfRank: make([]string, o.Ranks), Faults: []Fault{}, Warnings: []string{},
 		Calls: []Call{}, Links: []Link{},
 	}}
 	report := j.report
@@ -38,7 +38,7 @@ func Judge(results []RankResult, o Options) *Report {
 		}
 
 		j.results[r.Rank] = r
-		report.Nodes[r.Rank], report.Backend, report.Source = r.Node, r.Backend, r.Source
+		report.NodeOfRank[r.Rank], report.Backend, report.Source = r.Node, r.Backend, r.Source
 		report.Links = append(report.Links, r.Links...)
 	}
 
@@ -274,7 +274,7 @@ const adviceLink = "look for errors: within a node, run nvidia-smi nvlink -e; be
 	"examine the ports and cables of the network"
 
 func (j *reportBuilder) judgeLinks() {
-	node := func(rank int) string { return j.report.Nodes[rank] }
+	node := func(rank int) string { return j.report.NodeOfRank[rank] }
 	for _, l := range j.report.Links {
 		if l.WrongBytes > 0 {
 			j.add(Fault{
