@@ -18,11 +18,11 @@ const (
 	fileVariable       = "NCCL_DEBUG_FILE"   // path of the log, with placeholders such as %p
 )
 
-// defaultSubsystems contains TUNING, which logs the kernels, and INIT and NET, which WhyNoWindows
-// reads. The other subsystems help users to find problems.
+// defaultSubsystems includes TUNING for the kernels, and INIT and NET for WhyNoWindows. The others
+// help users to find problems.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
-// settings holds the log configuration before the choice of a file.
+// settings describes how to configure NCCL's log.
 type settings struct {
 	variables    map[string]string // variables to set
 	filePattern  string            // the user's NCCL_DEBUG_FILE, or ""
@@ -30,7 +30,7 @@ type settings struct {
 	problem      string            // why the user's variables prevent the log, or ""
 }
 
-// newSettings chooses all variables except NCCL_DEBUG_FILE.
+// newSettings leaves NCCL_DEBUG_FILE to chooseFile.
 func newSettings(getenv func(string) string) settings {
 	s := settings{variables: map[string]string{}, filePattern: getenv(fileVariable)}
 	level := getenv(levelVariable)
@@ -79,13 +79,12 @@ func isTuningEnabled(subsystems string) bool {
 // Recorder makes NCCL write a log, and reads it.
 type Recorder struct {
 	file        string // path of the log
-	isTemporary bool   // the file has no name, because the user did not ask for a log
+	isTemporary bool   // Close empties the file
 	problem     string // see Problem
 }
 
 // Start makes NCCL log which kernels it uses. Call Start before the first call of NCCL, because
-// NCCL caches the log variables. Start keeps the user's variables. If they prevent the log, Problem
-// explains why.
+// NCCL caches the log variables. Start does not change variables that the user has set.
 func Start() (*Recorder, error) {
 	s := newSettings(os.Getenv)
 	r := &Recorder{problem: s.problem}
@@ -101,7 +100,7 @@ func Start() (*Recorder, error) {
 		}
 	}
 
-	info, err := os.Stat(r.file) // fails if NCCL has yet to create the file
+	info, err := os.Stat(r.file) // the file need not exist yet
 	isSpecialFile := err == nil && !info.Mode().IsRegular()
 	if isSpecialFile { // such as a terminal
 		r.problem = fmt.Sprintf("%s is %s, which cannot be read back: unset it", fileVariable,
@@ -111,8 +110,7 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// chooseFile sets r.file to the file that the user has named. Otherwise, it chooses a file in a new
-// folder if the user wants a log, or creates a file without a name.
+// chooseFile sets r.file. If the user has not named a file, it also sets NCCL_DEBUG_FILE.
 func (r *Recorder) chooseFile(s *settings) error {
 	switch {
 	case s.filePattern != "":
@@ -130,7 +128,7 @@ func (r *Recorder) chooseFile(s *settings) error {
 		}
 
 		r.file = filepath.Join(folder, fmt.Sprintf("nccl-%d.log", os.Getpid()))
-	default:
+	default: // only symmem reads the log
 		fd, err := createUnnamed(os.TempDir())
 		if err != nil {
 			return err
@@ -156,20 +154,20 @@ func expandPattern(pattern, host string, pid int) string {
 // escapePercent returns the value of NCCL_DEBUG_FILE that NCCL expands to the given path.
 func escapePercent(path string) string { return strings.ReplaceAll(path, "%", "%%") }
 
-// openTemporary is __O_TMPFILE in asm-generic/fcntl.h, the flag to open a file without a name.
-const openTemporary = 0x400000
+// openUnnamed is O_TMPFILE in Linux.
+const openUnnamed = 0x400000 | syscall.O_DIRECTORY
 
-// createUnnamed creates a file without a name in folder. The descriptor stays open until the
-// process exits, because NCCL may open /proc/PID/fd/FD much later.
+// createUnnamed creates a file without a name in folder. fd must stay open, because NCCL may open
+// /proc/PID/fd/FD much later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	const onlyThisUser = 0o600
-	fd, err = syscall.Open(folder, flags|openTemporary|syscall.O_DIRECTORY, onlyThisUser)
+	fd, err = syscall.Open(folder, flags|openUnnamed, onlyThisUser)
 	if err == nil {
 		return fd, nil
 	}
 
-	// The file system may not support openTemporary. Create a file and remove its name.
+	// The file system may not support openUnnamed. Create a file and remove its name.
 	file, err := os.CreateTemp(folder, "symmem-proof-")
 	if err != nil {
 		return 0, err
@@ -200,7 +198,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close empties a temporary log, to which NCCL may still write, and keeps any other log.
+// Close empties a temporary log. NCCL may still write to it.
 func (r *Recorder) Close() error {
 	if !r.isTemporary {
 		return nil

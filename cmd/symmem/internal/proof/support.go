@@ -10,16 +10,13 @@ import (
 	"strings"
 )
 
-// WhyNoWindows infers the reason from messages in NCCL's log. In this example, NCCL has found no
-// plug-in for GIN, network communication that kernels start:
+// WhyNoWindows returns why the last communicator in the log has no windows (memory that all ranks
+// have registered), or "" if it has windows or the log does not say. Windows between machines need
+// GIN (communication that kernels start). In this example, NCCL has found no plug-in for GIN:
 //
 //	h:1:2 [0] NCCL INFO GIN/Plugin: Failed to initialize any GIN plugin
 //	h:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0
 //	h:1:2 [0] NCCL INFO symmetricSupport 0, cuMemEnable 1, globalGinSupport 0, cuMemGdrSupport 1
-
-// WhyNoWindows returns why the last communicator in the log has no windows, memory that all its
-// ranks have registered. It returns "" if there are windows or the log does not say. Between
-// machines, windows need GIN.
 func (r *Recorder) WhyNoWindows() (string, error) {
 	file, err := os.Open(r.file)
 	if err != nil {
@@ -52,27 +49,22 @@ func whyNoWindows(log io.Reader) (string, error) {
 var (
 	messagePrefix = regexp.MustCompile(` NCCL (?:INFO|WARN) `)
 	nodesMessage  = regexp.MustCompile(`^comm \S+ rank \d+ nRanks \d+ nNodes (\d+) `)
-	// noWindowsMessage matches the message of NCCL up to 2.30, or else that of newer versions.
+	// noWindowsMessage matches the messages of old and new versions of NCCL.
 	noWindowsMessage = regexp.MustCompile(
 		`^(?:Symmetric memory is not supported\. |symmetricSupport 0, )`)
 	// noWindowsField matches a field of noWindowsMessage, such as "cuMemEnable 1".
 	noWindowsField = regexp.MustCompile(`(\w+) (-?\d+)`)
 )
 
-// windowsPrefix begins the message of newer versions about the support of windows. If the message
-// does not match noWindowsMessage, windows are supported.
-const windowsPrefix = "symmetricSupport "
-
-// windowFacts holds the facts about the last communicator, NCCL's object for a group of ranks.
+// windowFacts holds facts from the log. isMultiNode and fields describe the last communicator.
 type windowFacts struct {
-	isMultiNode      bool              // the communicator has ranks on several machines
+	isMultiNode      bool              // there are ranks on several machines
 	fields           map[string]string // fields of noWindowsMessage, or nil without this message
 	isPluginMissing  bool              // NCCL has found no usable plug-in for GIN
-	isGDRCopyMissing bool              // GIN over sockets lacks the library GDRCopy
-	skippedType      string            // the NCCL_GIN_TYPE that excludes a plug-in, or ""
+	isGDRCopyMissing bool              // the library GDRCopy is missing; GIN over sockets needs it
+	skippedType      string            // value of NCCL_GIN_TYPE that excludes a plug-in, or ""
 }
 
-// add updates the facts. A later communicator replaces isMultiNode and fields.
 func (f *windowFacts) add(message string) {
 	if groups := nodesMessage.FindStringSubmatch(message); groups != nil {
 		nodeCount := groups[1]
@@ -87,7 +79,7 @@ func (f *windowFacts) add(message string) {
 			f.fields[name] = value
 		}
 
-	case strings.HasPrefix(message, windowsPrefix):
+	case strings.HasPrefix(message, "symmetricSupport "): // windows are supported
 		f.fields = nil
 	case strings.HasSuffix(message, "GIN/Plugin: Failed to initialize any GIN plugin"):
 		f.isPluginMissing = true
@@ -120,7 +112,6 @@ func (f *windowFacts) reason() string {
 	}
 }
 
-// reasonForGIN returns why the communicator has no GIN.
 func (f *windowFacts) reasonForGIN() string {
 	switch {
 	case f.isGDRCopyMissing:
