@@ -12,13 +12,14 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// The page has four tables. In this example, ranks 0 and 1 wait for rank 2, which has not
-// registered segment 5 of a pool:
+// The page has four tables. For example:
 //
-//	Paths    group world, AllReduce on the direct path: 100 calls on ranks 0 and 1, 99 on rank 2
-//	Windows  segment 5 on ranks 0 and 1, in the group world
-//	Pending  rank 2: segment 5 is not registered; request 99 is missing
-//	Faults   ranks 0 and 1: the group world has failed
+//	Paths    group world, AllReduce on the direct path: 100 calls on rank 0, 99 on rank 1
+//	Windows  group world, segment 5 of a pool: registered on rank 0
+//	Pending  rank 1: segment 5 is not registered
+//	Faults   rank 0: the group world has failed
+//
+// A rank index is an index in Page.Ranks.
 
 // pathKey identifies a row of Paths. A path is a way to execute a call, such as direct or plain.
 type pathKey struct{ group, operation, path string }
@@ -26,10 +27,9 @@ type pathKey struct{ group, operation, path string }
 // countPaths adds the calls of one member of a group to Paths.
 func (b *builder) countPaths(group *diff.SequenceResult, member *diff.Member) {
 	texts := member.History.Texts
-	rank := member.RankIndex
 	for i := range member.Sequence.Events {
 		call := &member.Sequence.Events[i]
-		textIndex := int(call.Block) // Block holds the text index of a call
+		textIndex := int(call.Block) // Block has this meaning in calls
 		hasText := textIndex >= 0 && textIndex < len(texts)
 		if !hasText {
 			continue
@@ -37,8 +37,8 @@ func (b *builder) countPaths(group *diff.SequenceResult, member *diff.Member) {
 
 		operation, path := parseCall(texts[textIndex])
 		row := b.findOrAddPath(pathKey{group: group.Title, operation: operation, path: path})
-		row.Calls[rank]++
-		row.Bytes[rank] += call.Bytes
+		row.Calls[member.RankIndex]++
+		row.Bytes[member.RankIndex] += call.Bytes
 	}
 }
 
@@ -61,49 +61,50 @@ func (b *builder) findOrAddPath(key pathKey) *page.Path {
 //	text                                   operation     path
 //	AllReduce sum of 4 int8, path direct   AllReduce     direct
 //	Barrier, path plain                    Barrier       plain
-//	all_reduce input dtypes [Float] ...    all_reduce    (empty)   PyTorch
-//	"loss": Agree of 3                     value         (empty)   comparison of a named value
+//	all_reduce input dtypes [Float] ...    all_reduce
+//	"loss": Agree of 3                     value
 func parseCall(text string) (operation, path string) {
-	operation, _, _ = strings.Cut(text, " ")
-	operation = strings.TrimSuffix(operation, ",")
 	_, afterPath, hasPath := strings.Cut(text, ", path ")
 	path, _, _ = strings.Cut(afterPath, ",")
 	isNamedValue := !hasPath && strings.HasPrefix(text, `"`)
 	if isNamedValue {
 		operation = "value"
+	} else {
+		operation, _, _ = strings.Cut(text, " ")
+		operation = strings.TrimSuffix(operation, ",")
 	}
 
 	return history.MakePrintable(operation), history.MakePrintable(path)
 }
 
-// addTables sorts Paths and adds the other tables. histories has an element for each of Page.Ranks,
-// or nil for a rank without a history.
+// addTables sorts Paths and adds the other tables. The history of a rank is nil if the rank was not
+// compared.
 func (b *builder) addTables(r *diff.Report, histories []*history.Rank) {
 	slices.SortStableFunc(b.page.Paths, comparePaths)
 	windowIndexes := map[windowKey]int{} // indexes in Page.Windows
-	for rank, h := range histories {
+	for rankIndex, h := range histories {
 		if h == nil {
 			continue
 		}
 
 		for _, f := range h.Faults {
 			text := history.MakePrintable(f.Text)
-			b.page.Faults = addToRow(b.page.Faults, rank, f.Group, text, f.UnixMicro)
+			b.page.Faults = addToRow(b.page.Faults, rankIndex, f.Group, text, f.UnixMicro)
 		}
 
 		for _, c := range h.PendingCalls {
 			text := history.MakePrintable(c.Text + ": " + c.State)
-			b.page.Pending = addToRow(b.page.Pending, rank, c.Group, text, c.UnixMicro)
+			b.page.Pending = addToRow(b.page.Pending, rankIndex, c.Group, text, c.UnixMicro)
 		}
 
 		for _, w := range h.Windows {
-			b.addWindow(windowIndexes, rank, &w)
+			b.addWindow(windowIndexes, rankIndex, &w)
 		}
 	}
 
 	b.addMissingWindows()
 	for i := range r.Sequences {
-		b.addMissingCalls(&r.Sequences[i])
+		b.addMissingRequests(&r.Sequences[i])
 	}
 }
 
@@ -114,15 +115,15 @@ func comparePaths(x, y page.Path) int {
 
 // addToRow adds a rank to the row with the given group and text, or appends a row. A row keeps the
 // earliest known time of its ranks, in microseconds since 1970. Time 0 is unknown.
-func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
+func addToRow(rows []page.Row, rankIndex int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		row := &rows[i]
 		if row.Group != group || row.Text != text {
 			continue
 		}
 
-		if !slices.Contains(row.Ranks, rank) {
-			row.Ranks = append(row.Ranks, rank)
+		if !slices.Contains(row.Ranks, rankIndex) {
+			row.Ranks = append(row.Ranks, rankIndex)
 		}
 
 		isKnown := time != 0
@@ -134,18 +135,18 @@ func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.
 		return rows
 	}
 
-	return append(rows, page.Row{Ranks: []int{rank}, Group: group, Text: text, Time: time})
+	return append(rows, page.Row{Ranks: []int{rankIndex}, Group: group, Text: text, Time: time})
 }
 
-// windowKey identifies a row of Windows, a memory segment that ranks have registered with a group.
+// windowKey identifies a row of Windows: a segment of memory that ranks have registered.
 type windowKey struct {
 	group   string // ID of the group
 	pool    string // ID of the pool
 	segment int32  // number of the segment in the pool
 }
 
-// addWindow adds a rank's window to Windows. indexes maps each key to the index of its row.
-func (b *builder) addWindow(indexes map[windowKey]int, rank int, w *history.Window) {
+// addWindow adds a rank's window to Windows. indexes contains the index of each row.
+func (b *builder) addWindow(indexes map[windowKey]int, rankIndex int, w *history.Window) {
 	key := windowKey{group: w.Group, pool: w.Pool, segment: w.Segment}
 	index, isPresent := indexes[key]
 	if !isPresent {
@@ -162,18 +163,18 @@ func (b *builder) addWindow(indexes map[windowKey]int, rank int, w *history.Wind
 		state = page.Deregistered
 	}
 
-	b.page.Windows[index].States[rank] = state
+	b.page.Windows[index].States[rankIndex] = state
 }
 
-// addMissingWindows adds a row to Pending for each window that is registered on some members of a
-// group and was never registered on others.
+// addMissingWindows adds a row to Pending for each window that is registered on some members of its
+// group and Absent on others.
 func (b *builder) addMissingWindows() {
-	isMember := b.windowMembers() // by group and rank
+	isMember := b.findWindowMembers()
 	for _, w := range b.page.Windows {
 		var missing []int
-		for rank, state := range w.States {
-			if isMember[w.Group][rank] && state == page.Absent {
-				missing = append(missing, rank)
+		for rankIndex, state := range w.States {
+			if isMember[w.Group][rankIndex] && state == page.Absent {
+				missing = append(missing, rankIndex)
 			}
 		}
 
@@ -188,17 +189,17 @@ func (b *builder) addMissingWindows() {
 	}
 }
 
-// windowMembers returns the known members of each group, ranks that have ever registered a window.
-func (b *builder) windowMembers() map[string][]bool {
+// findWindowMembers reports, by group and rank index, which ranks have ever registered a window.
+func (b *builder) findWindowMembers() map[string][]bool {
 	isMember := map[string][]bool{}
 	for _, w := range b.page.Windows {
 		if isMember[w.Group] == nil {
 			isMember[w.Group] = make([]bool, len(w.States))
 		}
 
-		for rank, state := range w.States {
+		for rankIndex, state := range w.States {
 			if state != page.Absent {
-				isMember[w.Group][rank] = true
+				isMember[w.Group][rankIndex] = true
 			}
 		}
 	}
@@ -206,26 +207,25 @@ func (b *builder) windowMembers() map[string][]bool {
 	return isMember
 }
 
-// addMissingCalls adds the first missing call of each rank that is behind the leader, the member of
-// the group with the most calls.
-func (b *builder) addMissingCalls(group *diff.SequenceResult) {
-	isPool := group.Class != history.Calls
-	if isPool || len(group.Members) == 0 {
+// addMissingRequests adds to Pending the first missing request of each member with fewer requests
+// than the leader.
+func (b *builder) addMissingRequests(group *diff.SequenceResult) {
+	if group.Class != history.Calls || len(group.Members) == 0 {
 		return
 	}
 
 	leader := &group.Members[0]
 	for i := range group.Members {
 		member := &group.Members[i]
-		if countComparedCalls(member) > countComparedCalls(leader) {
+		if countComparedRequests(member) > countComparedRequests(leader) {
 			leader = member
 		}
 	}
 
-	leaderCount := countComparedCalls(leader)
+	leaderCount := countComparedRequests(leader)
 	for i := range group.Members {
 		member := &group.Members[i]
-		count := countComparedCalls(member)
+		count := countComparedRequests(member)
 		missingCount := leaderCount - count
 		if missingCount == 0 {
 			continue
@@ -240,8 +240,8 @@ func (b *builder) addMissingCalls(group *diff.SequenceResult) {
 	}
 }
 
-// countComparedCalls excludes calls before the start of the other ranks' traces.
-func countComparedCalls(member *diff.Member) int {
+// countComparedRequests excludes requests before the start of the other ranks' traces.
+func countComparedRequests(member *diff.Member) int {
 	if member.Sequence == nil {
 		return 0
 	}
