@@ -65,16 +65,6 @@ func (u poolUse) leave(a, b *Pool) {
 	}
 }
 
-// checkOpen returns an error if the pool is closed or suspended. Between enterPools and leave, the
-// pool stays open.
-func (p *Pool) checkOpen() error {
-	if p.calls.Closed() {
-		return callRefusal(p)
-	}
-
-	return nil
-}
-
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
 // errPoolChanging is returned if the gate was closed, but the pool is open again.

@@ -449,6 +449,16 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	return joinWithoutDuplicates(err, p.segments.takeUnreported())
 }
 
+// checkOpen returns an error if the pool is closed or suspended. Between enterPools and leave, the
+// pool stays open.
+func (p *Pool) checkOpen() error {
+	if p.calls.Closed() {
+		return callRefusal(p)
+	}
+
+	return nil
+}
+
 func (p *Pool) isClosed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
