@@ -56,37 +56,6 @@ func (a *adoptedState) stopQueries() {
 	a.queriesStopped = true
 }
 
-// recordAllWorkLocked records queuedEnd after all work on an open adopted stream, including the
-// owner's, and the events of all groups. During a capture, it only returns true. The caller must
-// hold s.Mu.
-func recordAllWorkLocked(s *Stream) (isCapturing bool, err error) {
-	if s.Capture != nil {
-		return true, nil
-	}
-
-	if !s.isAdopted || s.closed.Load() {
-		return false, nil
-	}
-
-	for {
-		var point *Point
-		point, isCapturing, err = s.recordPoint()
-		if isCapturing || err != nil {
-			return isCapturing, err
-		}
-
-		_, queryErr := point.isReached()
-		isCapturedPoint := errors.Is(queryErr, cuda.ErrCapturedEvent)
-		if isCapturedPoint { // by a capture that began and ended during recordPoint
-			continue
-		}
-
-		err = recordAllGroups(s)
-		s.queuedEnd.setPoint(point) // even after an error, because the point is valid
-		return false, err
-	}
-}
-
 // recordPoint records a new point after all work on the stream. The point is invalid if isCapturing
 // is true.
 func (a *adoptedState) recordPoint() (point *Point, isCapturing bool, err error) {

@@ -129,6 +129,37 @@ func (s *Stream) recordAllWork() (capturing bool, err error) {
 	return recordAllWorkLocked(s)
 }
 
+// recordAllWorkLocked records queuedEnd after all work on an open adopted stream, including the
+// owner's, and the events of all groups. During a capture, it only returns true. The caller must
+// hold s.Mu.
+func recordAllWorkLocked(s *Stream) (isCapturing bool, err error) {
+	if s.Capture != nil {
+		return true, nil
+	}
+
+	if !s.isAdopted || s.closed.Load() {
+		return false, nil
+	}
+
+	for {
+		var point *Point
+		point, isCapturing, err = s.recordPoint()
+		if isCapturing || err != nil {
+			return isCapturing, err
+		}
+
+		_, queryErr := point.isReached()
+		isCapturedPoint := errors.Is(queryErr, cuda.ErrCapturedEvent)
+		if isCapturedPoint { // by a capture that began and ended during recordPoint
+			continue
+		}
+
+		err = recordAllGroups(s)
+		s.queuedEnd.setPoint(point) // even after an error, because the point is valid
+		return false, err
+	}
+}
+
 // Refuse handles the error of a group's call that was not launched. It returns the error if s is
 // idle, or adopted, because Synchronize may never be called on s. Otherwise, it returns nil and
 // leaves the error to the next Synchronize. The caller must hold s.Mu.
