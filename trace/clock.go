@@ -9,15 +9,15 @@ import (
 
 // clock measures the time since the start of a trace. Reading the processor's tick counter (rdtsc)
 // is three times as fast as reading the system clock. Once clock has measured the length of a tick,
-// it reads only ticks, except for a reading of both clocks every 1 ms.
+// it reads only ticks, and both clocks every 1 ms.
 //
 // A clock is not safe for concurrent use.
 type clock struct {
 	start                       time.Time // of the trace
 	firstReading, latestReading clockReading
 
-	tickLength           uint64 // in units of 2^-32 ns, because a tick may be shorter than 1 ns
-	maxTicksUntilReading uint64 // after latestReading; 0 if every call of now reads both clocks
+	tickLength           uint64 // in units of 2^-32 ns
+	maxTicksUntilReading uint64 // after latestReading; 0 if now must read both clocks
 }
 
 // clockReading is the tick counter and the system clock at about the same moment.
@@ -26,7 +26,7 @@ type clockReading struct {
 	elapsed uint64 // nanoseconds since the start of the trace
 }
 
-// now returns the nanoseconds since the start. A new reading may correct it back by a few us.
+// now returns the nanoseconds since the start. The result may go back by a few us.
 func (c *clock) now() uint64 {
 	ticks := spin.Ticks() - c.latestReading.ticks
 	if ticks >= c.maxTicksUntilReading {
@@ -36,13 +36,13 @@ func (c *clock) now() uint64 {
 	return c.latestReading.elapsed + c.nanoseconds(ticks)
 }
 
-// nanoseconds returns ticks*tickLength/2^32.
+// nanoseconds returns ticks*tickLength/2^32, modulo 2^64.
 func (c *clock) nanoseconds(ticks uint64) uint64 {
 	high, low := bits.Mul64(ticks, c.tickLength)
 	return high<<32 | low>>32
 }
 
-// readSystemClock reads both clocks and returns the nanoseconds since the start.
+// readSystemClock returns the nanoseconds since the start from the system clock.
 func (c *clock) readSystemClock() uint64 {
 	r, isPrecise := c.readBothClocks()
 	if isPrecise {
@@ -56,9 +56,8 @@ func (c *clock) readSystemClock() uint64 {
 
 const (
 	// The tick length is measured over at least this time in nanoseconds.
-	minMeasuredTime = uint64(5 * time.Millisecond)
-	// maxTicksBetweenClocks is 5 us at 1 GHz, 0.1% of minMeasuredTime.
-	maxTicksBetweenClocks = 5000
+	minMeasuredTime       = uint64(5 * time.Millisecond)
+	maxTicksBetweenClocks = 5000 // 5 us at 1 GHz
 )
 
 // readBothClocks reads both clocks. An interruption in between makes the reading imprecise.
@@ -103,8 +102,8 @@ func (c *clock) measureTickLength() {
 		return
 	}
 
-	fitsInUint64 := passed.elapsed>>32 < passed.ticks
-	if fitsInUint64 {
+	canDivide := passed.elapsed>>32 < passed.ticks // see shift32AndDivide
+	if canDivide {
 		const maxTimeUntilReading = uint64(time.Millisecond)
 		c.tickLength = shift32AndDivide(passed.elapsed, passed.ticks)
 		c.maxTicksUntilReading = shift32AndDivide(maxTimeUntilReading, max(c.tickLength, 1))
@@ -116,7 +115,7 @@ func (r clockReading) since(earlier clockReading) clockReading {
 	return clockReading{ticks: r.ticks - earlier.ticks, elapsed: r.elapsed - earlier.elapsed}
 }
 
-// shift32AndDivide returns v*2^32/divisor. It panics if the result needs more than 64 bits.
+// shift32AndDivide returns v*2^32/divisor. It panics unless v/2^32 < divisor.
 func shift32AndDivide(v, divisor uint64) uint64 {
 	quotient, _ := bits.Div64(v>>32, v<<32, divisor)
 	return quotient

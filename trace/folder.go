@@ -13,16 +13,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// FileName returns the name of a rank's trace in its folder. A process locks its traces. If it
-// finds a trace of the same name, an unlocked one becomes rank3.trace.old, and a locked one causes
-// an error.
+// FileName returns the name of a rank's trace in its folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// reservedPaths contains the paths of all traces of this process.
+// reservedPaths contains the paths of all traces that this process has created.
 var reservedPaths sync.Map // string -> true
 
-// reservePath returns the path of a new trace in a folder, which it creates if necessary. If a
-// process is rank 3 of several worlds, its second trace is world2-rank3.trace.
+// reservePath returns the path of a new trace, and creates the folder if necessary. If a process
+// creates a second trace of rank 3, its name is world2-rank3.trace.
 func reservePath(folder string, rank int) (string, error) {
 	folder, err := createFolder(folder)
 	if err != nil {
@@ -74,8 +72,8 @@ func temporaryName(path string) string {
 	return filepath.Join(folder, temporary)
 }
 
-// moveIntoPlace renames the file temporary, which must be locked, to path. A file at path gets the
-// suffix ".old", or causes an error if another process is writing it.
+// moveIntoPlace renames the locked file temporary to path. An older file at path gets the suffix
+// ".old", or causes an error if another process is writing it.
 func moveIntoPlace(temporary, path string) error {
 	for {
 		err := os.Link(temporary, path) // Unlike a rename, it does not replace a file at path.
@@ -141,7 +139,8 @@ func lockOldTrace(path string) (*os.File, error) {
 	return nil, fmt.Errorf("keeping the older trace: %w", err)
 }
 
-// openForLock opens a file, for writing if permitted. NFS locks only files opened for writing.
+// openForLock opens a file for writing, because NFS locks no other files. Without permission to
+// write, it opens the file for reading.
 func openForLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrPermission) {
@@ -173,13 +172,13 @@ func awaitLock(f *os.File) error {
 
 // isFileAt reports whether path still refers to the open file f.
 func isFileAt(f *os.File, path string) bool {
-	open, err := f.Stat()
+	opened, err := f.Stat()
 	if err != nil {
 		return false
 	}
 
 	current, err := os.Lstat(path)
-	return err == nil && os.SameFile(open, current)
+	return err == nil && os.SameFile(opened, current)
 }
 
 // processIDOf returns the ID of the process that created a trace, or 0 if it cannot be read.

@@ -5,16 +5,18 @@ import "errors"
 // ErrFormat is wrapped by errors about the contents of a trace.
 var ErrFormat = errors.New("unreadable trace")
 
-// A trace contains the events of one rank. The source of an event is a memory pool or a group of
-// ranks. The file consists of a header, a ring buffer with one or two records for each event, and a
-// text space with all strings, to which records refer by number. See docs/reference/trace.md.
+// A trace consists of a header, a ring buffer and a text space. The ring has one or two records for
+// each event. Its source, a memory pool or a group of ranks, claims records before it writes them.
+// The text space has all strings; records contain their numbers. See docs/reference/trace.md.
 
-// Offsets in the header. All numbers are little-endian.
 const (
 	magic       = "SYMTRACE" // at offset 0
 	version     = 2
 	headerBytes = 4096
+)
 
+// Offsets in the header. All numbers are little-endian.
+const (
 	offsetVersion        = 8   // uint32
 	offsetRecordBytes    = 12  // uint32: size of a record in bytes
 	offsetRank           = 16  // uint32
@@ -25,7 +27,7 @@ const (
 	offsetTextSpaceBytes = 48  // uint64: size of the text space in bytes
 	offsetStart          = 56  // int64: UTC in nanoseconds since 1970
 	offsetHost           = 64  // name of the machine, padded with zeros to maxHostBytes
-	offsetClaimedCount   = 128 // uint64: number of records that sources have claimed
+	offsetClaimedCount   = 128 // uint64: number of claimed records
 	offsetUsedTextBytes  = 192 // uint64: bytes of texts written
 	offsetLostTexts      = 200 // uint64: number of texts that did not fit
 )
@@ -35,7 +37,7 @@ const maxHostBytes = 64 // the longest name that Linux permits
 // Numbers without a text.
 const (
 	lostTextNumber      = 1<<32 - 1 // The text did not fit into the text space.
-	unknownSourceNumber = 1<<16 - 1 // The number of the source's name did not fit into 16 bits.
+	unknownSourceNumber = 1<<16 - 1 // The number of the source's name exceeds 16 bits.
 )
 
 // record is a record in the file. The head is written last.
@@ -51,11 +53,11 @@ const (
 
 // Fields of a head:
 //
-//	bits 0 to 31    low half of the record's number from 1; another number means incomplete
+//	bits 0 to 31    low half of the record's number, from 1; the record is incomplete if it differs
 //	bits 32 to 47   text number of the source's name
 //	bits 48 to 55   kind of the event, or 0 without an event
-//	bit 56          first of two records
-//	bit 57          second of two records
+//	bit 56          set if the event has a second record
+//	bit 57          set in a second record
 //	bits 58 to 63   age: number of records claimed after this one and before its write
 const (
 	sourceShift   = 32
@@ -65,33 +67,35 @@ const (
 	ageShift      = 58
 )
 
-// Sources share the ring. A source claims 16 records with one atomic operation, and may write them
-// after the records of a later claim. Readers sort records by the number of claimed records at
-// their writes, which is number plus age, and then by number. An example in the order of writes:
+// A source claims 16 records with one atomic operation, and may write them after the records of a
+// later claim. Readers sort records by number plus age, which is the number of claimed records at
+// the write, and then by number. An example in the order of writes:
 //
 //	pool A claims records 1 to 16 and writes record 1     age 16-1  = 15, sum 16
+//	pool A writes record 2                                age 16-2  = 14, sum 16
 //	pool B claims records 17 to 32 and writes record 17   age 32-17 = 15, sum 32
 //	pool A writes record 3                                age 32-3  = 29, sum 32
 //
-// The sums of records 3 and 17 are equal, so readers return record 3 first.
+// Readers return the records in the order 1, 2, 3, 17.
 const (
 	batchRecords = 16
-	maxAge       = 63               // largest number of 6 bits; sources skip older records
+	maxAge       = 1<<6 - 1         // sources skip records that would be older
 	minRecords   = 2 * (maxAge + 1) // smallest capacity
 )
 
 // payload holds the words of a record after the head. The table lists the fields of each word from
-// the lowest bits, with their sizes in bits. A site (call site), name or text is a text number.
+// the lowest bits, with their sizes in bits. A site (call site), name or text is a text number, and
+// unrequested is size minus the requested size.
 //
 //	event of a pool     a: number 32, stream 16, segment 16
 //	                    b: offset 32, size 32
 //	                    c: unrequested 32, site 32
-//	its second record   a, b: the other bits of these fields
-//	                    c: the other bits of unrequested 32, name 32
+//	its second record   a, b: the fields' other bits
+//	                    c: unrequested's other bits 32, name 32
 //	event of a group    a: number 32, stream 32
 //	                    b: time 64
 //	                    c: text 32, site 32
-//	its second record   a: the other bits of number 32, name 32
+//	its second record   a: number's other bits 32, name 32
 //	                    b: value 64, or digest 64 of a collective
 //	                    c: number of earlier collectives 64, or bytes 64 of a collective
 type payload struct{ a, b, c uint64 }
@@ -101,22 +105,23 @@ const (
 	mask32 = 1<<32 - 1
 )
 
-// placementFields holds the fields of a pool's event. The comments list the bits in the first
-// record. There is a second record if the event has a name or the other bits are not 0.
+// placementFields holds the fields of a pool's event. If the event has a name, or a bit outside the
+// ranges below is set, there is a second record.
 type placementFields struct {
-	number      uint64 // 0 to 31
-	stream      uint64 // 0 to 15 of 32
-	segment     uint64 // 0 to 15 of 32; the segment's number plus 1, or 0 without a segment
-	offset      uint64 // 8 to 39
-	size        uint64 // 8 to 39
-	unrequested uint64 // 0 to 31; size minus the requested size
+	number      uint64 // first record: bits 0 to 31
+	stream      uint64 // first record: bits 0 to 15; at most 32 bits
+	segment     uint64 // like stream; the segment's number plus 1, or 0 without a segment
+	offset      uint64 // first record: bits 8 to 39
+	size        uint64 // first record: bits 8 to 39
+	unrequested uint64 // first record: bits 0 to 31
 }
 
-// pack returns the payload of the first record. The upper half of siteBits is the call site.
+// pack returns the payload of the first record. siteBits is the call site's text number, shifted
+// left by 32 bits.
 func (p *placementFields) pack(siteBits uint64) payload {
 	return payload{
-		a: p.number&mask32 | p.stream&mask16<<32 | p.segment&mask16<<48,
-		b: p.offset>>8&mask32 | p.size>>8<<32,
+		a: p.number&mask32 | (p.stream&mask16)<<32 | (p.segment&mask16)<<48,
+		b: (p.offset>>8)&mask32 | (p.size>>8)<<32,
 		c: p.unrequested&mask32 | siteBits,
 	}
 }
@@ -124,26 +129,28 @@ func (p *placementFields) pack(siteBits uint64) payload {
 // packSecond returns the payload of the second record.
 func (p *placementFields) packSecond(name uint32) payload {
 	return payload{
-		a: p.number>>32 | p.stream>>16<<32 | p.segment>>16<<48,
+		a: p.number>>32 | (p.stream>>16)<<32 | (p.segment>>16)<<48,
 		b: packOuterBits(p.offset) | packOuterBits(p.size)<<32,
 		c: p.unrequested>>32 | uint64(name)<<32,
 	}
 }
 
 // packOuterBits packs bits 0 to 7 and 40 to 63 of v into 32 bits.
-func packOuterBits(v uint64) uint64 { return v&0xff | v>>40<<8 }
+func packOuterBits(v uint64) uint64 { return v&0xff | (v>>40)<<8 }
 
 // unpackPlacement reverses pack and packSecond. second is zero without a second record.
 func unpackPlacement(first, second payload) placementFields {
 	return placementFields{
 		number:      first.a&mask32 | second.a<<32,
-		stream:      first.a>>32&mask16 | second.a>>32&mask16<<16,
-		segment:     first.a>>48 | second.a>>48<<16,
+		stream:      (first.a>>32)&mask16 | ((second.a>>32)&mask16)<<16,
+		segment:     first.a>>48 | (second.a>>48)<<16,
 		offset:      combineBits(first.b&mask32, second.b&mask32),
 		size:        combineBits(first.b>>32, second.b>>32),
 		unrequested: first.c&mask32 | second.c<<32,
 	}
 }
 
-// combineBits returns the v for which outer is packOuterBits(v) and middle is bits 8 to 39 of v.
-func combineBits(middle, outer uint64) uint64 { return middle<<8 | outer&0xff | outer>>8<<40 }
+// combineBits returns v, given bits 8 to 39 of v and packOuterBits(v).
+func combineBits(middle, outer uint64) uint64 {
+	return middle<<8 | outer&0xff | (outer>>8)<<40
+}

@@ -9,9 +9,9 @@ import (
 	"symmem/event"
 )
 
-// Redact removes the name of the machine, call sites, file paths and stacks from the trace b. Paths
-// can contain spaces, so it may also remove words that follow a path. Errors wrap ErrFormat. After
-// an error, b is unchanged.
+// Redact removes the name of the machine, call sites, file paths and stacks from the trace b. It may
+// also remove words that follow a path, because paths can contain spaces. Errors wrap ErrFormat and
+// leave b unchanged.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -35,7 +35,7 @@ func Redact(b []byte) error {
 	isUsed := make([]bool, len(texts)) // by text number
 	for i := range h.capacity {
 		record := b[headerBytes+i*recordBytes:][:recordBytes]
-		redactRecord(record, isUsed)
+		redactRecord(record, isUsed) // cannot fail
 	}
 
 	redactedTexts := redactTexts(texts, isUsed)
@@ -46,17 +46,16 @@ func Redact(b []byte) error {
 	return nil
 }
 
-// Offsets in a record, see payload.
+// Offsets of the words a and c in a record.
 const (
 	offsetA = 8
 	offsetC = 24
 )
 
 // redactRecord removes the call site from a record, and marks the other texts that the record uses.
-// Only the first record of an event has a call site, in the upper half of c.
 func redactRecord(record []byte, isUsed []bool) {
 	head := binary.LittleEndian.Uint64(record)
-	kind := event.Kind(head >> kindShift)
+	kind := event.Kind(head >> kindShift & 0xff)
 	hasEvent := kind != 0
 	if !hasEvent {
 		clear(record[offsetA:])
@@ -77,10 +76,10 @@ func redactRecord(record []byte, isUsed []bool) {
 		return
 	}
 
-	lowHalf := binary.LittleEndian.Uint64(record[offsetC:]) & mask32
-	binary.LittleEndian.PutUint64(record[offsetC:], lowHalf)
+	withoutSite := binary.LittleEndian.Uint64(record[offsetC:]) & mask32
+	binary.LittleEndian.PutUint64(record[offsetC:], withoutSite)
 	if kind.IsGroupEvent() {
-		textNumber := lowHalf
+		textNumber := withoutSite
 		markUsed(textNumber)
 	}
 }
@@ -94,13 +93,13 @@ func nameNumber(kind event.Kind, record []byte) uint64 {
 	return binary.LittleEndian.Uint64(record[offsetC:]) >> 32
 }
 
-// redactTexts returns the redacted texts, encoded for the trace and never longer than before.
-// Unused texts become empty, so that the others keep their numbers.
+// redactTexts redacts texts and encodes them for the trace. The encoding is never longer than
+// before. Unused texts become empty, and the others keep their numbers.
 func redactTexts(texts []string, isUsed []bool) []byte {
 	var encoded []byte
 	for number, text := range texts {
 		if number == 0 {
-			continue // The empty text is not in the file.
+			continue // Text 0 is empty and not in the file.
 		}
 
 		if !isUsed[number] {
@@ -124,15 +123,15 @@ var (
 	fileNamePattern = regexp.MustCompile(`[\w./~+-]+\.\w{1,4}:\d+`)
 )
 
-// withoutPaths returns the first line of a text, without the stack that may follow. It replaces
-// each path by "?", which is never longer.
+// withoutPaths returns the first line of a text, because a stack may follow. It replaces each path
+// by "?".
 func withoutPaths(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	line = quotedPathPattern.ReplaceAllStringFunc(line, func(match string) string {
 		quote := match[:1]
 		return quote + "?"
 	})
-	const separator = ": " // ends a path
+	const separator = ": " // not part of a path
 	parts := strings.Split(line, separator)
 	for i := range parts {
 		parts[i] = pathPattern.ReplaceAllString(parts[i], "$1?")
