@@ -9,9 +9,9 @@ import (
 	"symmem/event"
 )
 
-// Redact removes the name of the machine, call sites, file paths and stacks from the trace b. It may
-// also remove words that follow a path, because paths can contain spaces. Errors wrap ErrFormat and
-// leave b unchanged.
+// Redact removes the name of the machine, call sites, file paths and stacks from the trace b. It
+// may also remove words that follow a path, because paths can contain spaces. Errors wrap ErrFormat
+// and leave b unchanged.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)

@@ -103,7 +103,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 }
 
 // hasBlockID reports whether there is an id for one more block.
-func (c *Core) hasBlockID() bool { return c.firstUnusedBlock != 0 || len(c.blocks) < maxBlocks }
+func (c *Core) hasBlockID() bool { return c.firstUnusedBlock != 0 || len(c.blocks) < maxIDs }
 
 // rememberAllocated records the block of an Alloc. If the next call frees the block, which no other
 // stream has used, and the call after that makes the same request, canReuseLastFreed returns true.

@@ -2,9 +2,9 @@ package alloc
 
 import "math/bits"
 
-// bag holds the keys of free blocks of one stream and size; see block.key. The first heapCount keys
-// form a binary min-heap. The remaining keys, the tail, are unsorted, to keep insertion and most
-// removals cheap.
+// bag holds the keys of free blocks of one stream and size. Keys sort by position, see block.key.
+// The first heapCount keys form a binary min-heap. The remaining keys, the tail, are unsorted, to
+// keep insertion and most removals cheap.
 type bag struct {
 	start     uint32 // index of the first key in freeBlocks.keys
 	capacity  uint32 // in keys: a power of two, or 0
@@ -12,19 +12,18 @@ type bag struct {
 	heapCount uint32
 }
 
-// A search reads the root of the heap and the whole tail. findInIndex adds creditStep to
-// freeBlocks.searchCredit, and each key of the tail costs 1. A search that exceeds the credit moves
-// the tail into the heap.
+// A search reads the root of the heap and the whole tail. It earns a credit of creditStep and pays
+// 1 for each key of the tail. If the credit is used up, it moves the tail into the heap.
 const (
 	creditStep = 4
 	maxCredit  = 1024
 )
 
-// noKey fills the unused slots of a bag. It is never the minimum, because it exceeds all keys.
+// noKey fills the unused slots of a bag. It exceeds all keys.
 const noKey = ^uint64(0)
 
-// smallCapacity is the lowest capacity above 0. A search of such a bag reads all slots, to avoid
-// branches on the count.
+// smallCapacity is the lowest capacity above 0. In bags of this capacity, a search reads all slots,
+// to avoid branches on the count.
 const smallCapacity = 4
 
 // freeBlocks holds the keys of all bags, and the bags for sizes above 1 MiB. The other bags are in
@@ -36,7 +35,7 @@ type freeBlocks struct {
 	// array is the start of the next one, or 0.
 	unusedArrays     [32]uint32
 	searchCredit     int         // shared by all bags
-	classes          []sizeClass // each has the bag of one size above 1 MiB; entry 0 is unused
+	classes          []sizeClass // by class id; entry 0 is unused
 	firstUnusedClass uint32      // head of a free list of class ids, or 0
 }
 
@@ -52,6 +51,7 @@ func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 	b.markFree(slot)
 }
 
+// removeKey leaves heaps and sparse bags to finishRemoval.
 func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	isInHeap := slot < bag.heapCount
 	isSparse := bag.count < bag.capacity/4
@@ -86,8 +86,8 @@ func (f *freeBlocks) finishRemoval(bag *bag, slot uint32) {
 	}
 }
 
-// removeFromHeap moves the last key of the heap to slot, and the last key of the tail to the slot
-// after the heap. The caller has decremented bag.count.
+// removeFromHeap replaces the key at slot by the last key of the heap, and that key by the last key
+// of the tail. The caller has decremented bag.count.
 func (f *freeBlocks) removeFromHeap(bag *bag, slot uint32) {
 	lastOfHeap, last := bag.heapCount-1, bag.count // slots
 	bag.heapCount = lastOfHeap
@@ -130,7 +130,7 @@ func (f *freeBlocks) lowestInLargeBag(bag *bag) uint32 {
 	}
 
 	keys := f.keys[bag.start:][:bag.count]
-	lowestKey := keys[0] // root of the heap, if any
+	lowestKey := keys[0] // lowest key of the heap, or first of the tail
 	for slot := bag.heapCount; slot < uint32(len(keys)); slot++ {
 		lowestKey = min(lowestKey, keys[slot])
 	}

@@ -3,7 +3,7 @@ package alloc
 // Handle identifies a block until the block is freed. It is never 0.
 type Handle uint64
 
-// makeHandle combines the id and the generation of a record. A free increments the generation.
+// makeHandle combines the id and the generation of a record.
 func makeHandle(id, generation uint32) Handle {
 	return Handle(generation)<<32 | Handle(id)
 }
@@ -24,7 +24,7 @@ const (
 	noState  State = iota // of unused records, sentinels and placer.lastFreed
 	Free                  // its stream can allocate it
 	Live                  // allocated and not freed
-	Parked                // not live, but pinned or kept by Rebuild
+	Parked                // not live, but still allocated: pinned, or kept by Rebuild
 	Deferred              // freed, but other streams may still use it
 )
 
@@ -32,27 +32,27 @@ func (s State) String() string {
 	return [...]string{"none", "free", "live", "parked", "deferred"}[s]
 }
 
-// block.positionAndRegion and block.unitsAndPrev hold an id in the low idBits.
+// Ids of blocks and of regions have idBits.
 const (
-	idBits    = 26
-	idMask    = 1<<idBits - 1
-	maxBlocks = 1 << idBits // also limits the number of regions
+	idBits = 26
+	idMask = 1<<idBits - 1
+	maxIDs = 1 << idBits
 )
 
 // maxPosition is the highest end of a segment. Positions count units of 512 bytes across all
 // segments.
 const maxPosition = uint64(1) << (64 - idBits)
 
-// block is a record of 32 bytes, so that reading it costs at most one cache miss. The blocks of a
-// region (a part of a segment) form a circular list in order of position. The list ends with a
-// sentinel, a record without memory.
+// block is a record of 32 bytes, half a cache line. The blocks of a region (a part of a segment)
+// form a circular list in order of position. The list ends with a sentinel, a record without
+// memory.
 type block struct {
-	positionAndRegion uint64 // position and region id
-	unitsAndPrev      uint64 // size in units and id of the previous block
+	positionAndRegion uint64 // region id in the low idBits, position above
+	unitsAndPrev      uint64 // id of the previous block in the low idBits, size in units above
 	next              uint32 // id of the next block in the region, or of the next unused record
 	generation        uint32 // number of frees of blocks with this record
-	// packed holds the state and hasRareFieldsBit in the low 4 bits. The other bits hold a value: the
-	// requested bytes or, for a free block, the slot in its bag.
+	// packed holds the state and hasRareFieldsBit in the low 4 bits. The other bits hold the requested
+	// bytes or, for a free block, the slot in its bag.
 	packed uint64
 }
 
@@ -76,9 +76,9 @@ func (b *block) region() uint32    { return uint32(b.positionAndRegion & idMask)
 func (b *block) units() uint64     { return b.unitsAndPrev >> idBits }
 func (b *block) size() int64       { return int64(b.unitsAndPrev>>idBits) << unitShift }
 func (b *block) prev() uint32      { return uint32(b.unitsAndPrev & idMask) }
-func (b *block) setPrev(id uint32) { b.unitsAndPrev = b.unitsAndPrev&^idMask | uint64(id) }
+func (b *block) setPrev(id uint32) { b.unitsAndPrev = (b.unitsAndPrev &^ idMask) | uint64(id) }
 func (b *block) state() State      { return State(b.packed & stateMask) }
-func (b *block) setState(s State)  { b.packed = b.packed&^stateMask | uint64(s) }
+func (b *block) setState(s State)  { b.packed = (b.packed &^ stateMask) | uint64(s) }
 
 // requested returns the requested size in bytes. The block must not be free.
 func (b *block) requested() int64 { return int64(b.packed >> valueShift) }
@@ -87,13 +87,14 @@ func (b *block) requested() int64 { return int64(b.packed >> valueShift) }
 func (b *block) slot() uint32 { return uint32(b.packed >> valueShift) }
 
 // key combines the position with the id, so that keys sort by position.
-func (b *block) key(id uint32) uint64 { return b.positionAndRegion&^idMask | uint64(id) }
+func (b *block) key(id uint32) uint64 { return (b.positionAndRegion &^ idMask) | uint64(id) }
 
+// markFree also clears hasRareFieldsBit.
 func (b *block) markFree(slot uint32) { b.packed = uint64(Free) | uint64(slot)<<valueShift }
 
 func (b *block) setRange(positionAndRegion, units uint64) {
 	b.positionAndRegion = positionAndRegion
-	b.unitsAndPrev = units<<idBits | b.unitsAndPrev&idMask
+	b.unitsAndPrev = (units << idBits) | (b.unitsAndPrev & idMask)
 }
 
 // blockTable holds all records, by id.
@@ -135,15 +136,16 @@ func (t *blockTable) resolveHandle(h Handle) (uint32, error) {
 		return 0, ErrFreed
 	}
 
-	isAllocated := b.state() >= Live // live, parked or deferred
-	if generation != b.generation || !isAllocated {
+	hasHandle := b.state() >= Live // live, parked or deferred
+	if generation != b.generation || !hasHandle {
 		return 0, ErrForeign // this Core has never issued such a handle
 	}
 
 	return id, nil
 }
 
-// resolveLive returns the id of a live block. Errors: ErrFreed, ErrForeign.
+// resolveLive returns the id of a live block. Errors: ErrFreed (also for a parked or deferred
+// block), ErrForeign.
 func (t *blockTable) resolveLive(h Handle) (uint32, error) {
 	id, err := t.resolveHandle(h)
 	if err == nil && t.blocks[id].state() != Live {

@@ -47,7 +47,7 @@ const (
 	//	request          new segment                   splits a block if
 	//	up to 1 MiB      2 MiB                         at least one Unit remains
 	//	below 10 MiB     20 MiB                        more than 1 MiB remains
-	//	others           request, rounded up to 2 MiB  more than 1 MiB remains
+	//	10 MiB or more   request, rounded up to 2 MiB  more than 1 MiB remains
 	Stepped
 )
 
@@ -57,7 +57,7 @@ const (
 	minLargeRequest = 10 * mib
 	smallSegment    = 2 * mib
 	mediumSegment   = 20 * mib
-	largeStep       = 2 * mib // large segments are multiples
+	largeStep       = 2 * mib // divides the sizes of larger segments
 )
 
 // Config configures a Core. Its zero value is valid.
@@ -120,7 +120,7 @@ func (c *Config) segmentSize(roundedBytes, mappedBytes int64) int64 {
 }
 
 // limitSegment returns wantedBytes, or less if Capacity requires it. It returns 0 if the request
-// would not fit, or if Sizing is Stepped, whose segments cannot be smaller.
+// would not fit, or if Sizing is Stepped, which has no smaller segments.
 func (c *Config) limitSegment(wantedBytes, requestBytes, mappedBytes int64) int64 {
 	hasNoLimit := c.Capacity == 0
 	availableBytes := c.Capacity - mappedBytes
@@ -136,8 +136,8 @@ func (c *Config) limitSegment(wantedBytes, requestBytes, mappedBytes int64) int6
 	return segmentBytes
 }
 
-// smallIndexBit returns 1 for a size that small segments serve: the id of a stream's small index is
-// odd.
+// smallIndexBit returns the lowest bit of the id of the index for a size: 1 for a stream's small
+// index.
 func (c *Config) smallIndexBit(roundedBytes int64) uint32 {
 	if c.Sizing == Stepped && roundedBytes <= maxSmallRequest {
 		return 1

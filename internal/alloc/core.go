@@ -114,7 +114,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 				c.prepareFree()
 			}
 
-			c.lastFreedNeighbors = c.neighborStates(b)
+			c.lastFreedNeighbors = c.freeNeighborsOf(b)
 			c.freeWithoutMerge(b, id, region.indexID)
 			return view, Free, nil
 		}
@@ -272,8 +272,8 @@ func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 	for _, ownerID := range c.streamsWithDeferrals() {
 		id := c.streams[ownerID].firstDeferred
 		for id != 0 {
-			next := c.rareFields[id].nextDeferred // before endDeferral, which can unlink the block
-			c.endDeferral(id, streamID, mark.deferralCount)
+			next := c.rareFields[id].nextDeferred // before completeUse, which can unlink the block
+			c.completeUse(id, streamID, mark.deferralCount)
 			id = next
 		}
 	}

@@ -18,7 +18,7 @@ type lifetimes struct {
 	deferringStreams []uint32 // buffer of streamsWithDeferrals
 }
 
-// prepareFree clears the reports and merges lastFreed, both from earlier calls.
+// prepareFree clears the reports of the latest call and merges lastFreed.
 func (l *lifetimes) prepareFree() {
 	if l.reports.hasEntries {
 		l.reports.clear()
@@ -29,7 +29,7 @@ func (l *lifetimes) prepareFree() {
 	}
 }
 
-// freeOrPark ends the allocation of a live block and returns its new state.
+// freeOrPark frees, parks or defers a live block and returns its new state.
 func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	fields := &l.rareFields[id]
 	if fields.pins > 0 || fields.isKept {
@@ -53,7 +53,7 @@ func (l *lifetimes) freeOrDefer(id uint32) State {
 	return Free
 }
 
-// deferBlock reports one event to record for each stream that may still use the block.
+// deferBlock defers a block, and reports an event to record for each stream that may still use it.
 func (l *lifetimes) deferBlock(id uint32) {
 	l.deferralCount++
 	l.reports.hasEntries = true
@@ -70,9 +70,9 @@ func (l *lifetimes) deferBlock(id uint32) {
 	l.counts.deferredBytes += b.size()
 }
 
-// endDeferral ends a stream's use of a block, unless the block was deferred after lastDeferral. It
-// frees the block if no use remains.
-func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
+// completeUse ends a stream's use of a deferred block, and frees the block if no use remains. It
+// does nothing if the block was deferred after lastDeferral.
+func (l *lifetimes) completeUse(id, streamID uint32, lastDeferral uint64) {
 	fields := &l.rareFields[id]
 	isRemoved := l.removeDeferredUse(fields, streamID, lastDeferral)
 	hasUses := fields.firstUse != 0
@@ -81,7 +81,8 @@ func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	}
 }
 
-// freeAndReportWaits frees a deferred block before its uses are complete, and reports their events.
+// freeAndReportWaits frees a deferred block before its uses are complete, and reports the events of
+// these uses.
 func (l *lifetimes) freeAndReportWaits(id uint32) {
 	fields := &l.rareFields[id]
 	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
@@ -101,7 +102,7 @@ func (l *lifetimes) freeDeferred(id uint32) {
 	l.reports.returned = append(l.reports.returned, returned)
 	l.removeDeferred(id)
 	l.counts.deferredBytes -= b.size()
-	l.makeFree(b, id) // can drop the record
+	l.makeFree(b, id) // last, because it can drop the record
 }
 
 func (l *lifetimes) ownerOf(b *block) *stream {
@@ -136,7 +137,7 @@ func (l *lifetimes) removeDeferred(id uint32) {
 	}
 }
 
-// streamsWithDeferrals returns the ids of the streams that own deferred blocks, sorted by Number.
+// streamsWithDeferrals returns the ids of the streams that own deferred blocks, sorted by number.
 // The result is valid until the next call.
 func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	l.deferringStreams = l.deferringStreams[:0]
@@ -154,7 +155,7 @@ func (l *lifetimes) streamsWithDeferrals() []uint32 {
 
 // StreamPoint identifies an event at the end of a deferred block's use on a stream.
 type StreamPoint struct {
-	// Deferral numbers deferred blocks from 1 in the order of their Frees.
+	// Deferral is the number of the deferred block, from 1 in the order of Frees.
 	Deferral uint64
 	Stream   Stream
 }
@@ -162,7 +163,7 @@ type StreamPoint struct {
 // ReturnedBlock describes a deferred or parked block that has become free.
 type ReturnedBlock struct {
 	Block
-	Owner uint32 // stream that owned the block; see Number
+	Owner uint32 // Number of the stream that owned the block
 }
 
 type reports struct {
@@ -179,15 +180,15 @@ func (r *reports) clear() {
 	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
 }
 
-// HasReports reports whether one of the lists below has entries for the latest call. The lists are
-// valid until the next change of the Core.
+// HasReports reports whether the latest call has added entries to a list. The lists are valid until
+// the next change of the Core.
 func (r *reports) HasReports() bool { return r.hasEntries }
 
 // EventsToRecord lists events that the caller must record, because the latest call deferred a
 // block.
 func (r *reports) EventsToRecord() []StreamPoint { return r.toRecord }
 
-// Waits lists events for which the stream of the latest Alloc must wait, on the device, before it
+// Waits lists events. The stream of the latest Alloc must wait for them, on the device, before it
 // uses a block from this or a later Alloc.
 func (r *reports) Waits() []StreamPoint { return r.waits }
 

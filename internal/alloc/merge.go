@@ -1,14 +1,7 @@
 package alloc
 
-// Free stores the block in lastFreed. The next call merges it with its neighbors and adds it to an
-// index. In two cases, an Alloc returns it without a merge, which would lead to the same block:
-//
-//   - The block was freed right after its Alloc, and the new request equals the old one.
-//   - The block has the requested size and no free neighbor, and no other free block of the index
-//     has this size.
-
-// findBlock returns the best free block for a request, and its size. It also merges lastFreed.
-// Usually, the block that it finds before this merge stays the best.
+// findBlock merges lastFreed, and returns the best free block for a request and its size. It
+// searches before the merge, because the result usually remains the best block.
 func (p *placer) findBlock(
 	index *sizeIndex, units uint64, indexID uint32,
 ) (id uint32, foundUnits uint64) {
@@ -26,9 +19,9 @@ func (p *placer) findBlock(
 	}
 
 	mergedUnits := p.mergeLastFreedInto(index)
-	b := &p.blocks[id]                                          // record 0 is never Free
+	b := &p.blocks[id]                                          // if id is 0, b is not Free
 	isUnchanged := b.state() == Free && b.units() == foundUnits // not absorbed by the merge
-	// If a block is too small, its surplus wraps around to a huge number.
+	// The surplus of a block that is too small wraps around to a huge number.
 	mergedSurplus, foundSurplus := mergedUnits-units, foundUnits-units
 	if isUnchanged && foundSurplus < mergedSurplus {
 		return id, foundUnits
@@ -38,7 +31,7 @@ func (p *placer) findBlock(
 }
 
 func (p *placer) mergeLastFreed() {
-	p.lastAllocated = 0
+	p.lastAllocated = 0 // the latest call is no longer an Alloc
 	if p.lastFreed != 0 {
 		p.mergeLastFreedInto(p.indexes[p.lastFreedIndex])
 	}
@@ -51,45 +44,54 @@ func (p *placer) mergeLastFreedInto(index *sizeIndex) uint64 {
 	return p.mergeBlock(index, &p.blocks[id], id, p.lastFreedNeighbors)
 }
 
-type neighborStates struct{ isPrevFree, isNextFree bool }
+type freeNeighbors struct{ isPrevFree, isNextFree bool }
 
-func (p *placer) neighborStates(b *block) neighborStates {
-	return neighborStates{p.blocks[b.prev()].state() == Free, p.blocks[b.next].state() == Free}
+func (p *placer) freeNeighborsOf(b *block) freeNeighbors {
+	return freeNeighbors{p.blocks[b.prev()].state() == Free, p.blocks[b.next].state() == Free}
 }
 
-// freeWithoutMerge is for blocks without uses or pins. The caller must first merge the old
-// lastFreed and then set p.lastFreedNeighbors.
+// freeWithoutMerge stores a block without uses or pins in lastFreed. The caller must first merge
+// the old lastFreed and then set p.lastFreedNeighbors.
 func (p *placer) freeWithoutMerge(b *block, id, indexID uint32) {
 	p.counts.liveCount--
-	p.invalidateHandle(b)
+	p.endAllocation(b)
 	p.isFreedAfterAlloc = id == p.lastAllocated
 	p.lastFreed, p.lastFreedIndex, p.lastAllocated = id, indexID, 0
 }
 
+// canReuseLastFreed reports whether an Alloc can return lastFreed without a merge. The result would
+// be the same with a merge in two cases:
+//
+//   - The block was freed right after its Alloc, and the new request equals the old one.
+//   - The block has the requested size and no free neighbor, and no other free block of the index
+//     has this size.
 func (p *placer) canReuseLastFreed(units uint64, indexID uint32) bool {
 	if p.isFreedAfterAlloc {
 		return p.lastAllocatedUnits == units && p.lastAllocatedIndex == indexID
 	}
 
-	return p.blocks[p.lastFreed].units() == units && p.isOnlyOfItsSize(indexID, units)
+	return p.blocks[p.lastFreed].units() == units && p.hasUniqueSize(indexID, units)
 }
 
-// isOnlyOfItsSize reports whether lastFreed would be the index's only free block of its size.
-func (p *placer) isOnlyOfItsSize(indexID uint32, units uint64) bool {
+// hasUniqueSize covers the second case, for lastFreed of at most 1 MiB.
+func (p *placer) hasUniqueSize(indexID uint32, units uint64) bool {
 	return units <= exactBins && p.lastFreedIndex == indexID &&
-		p.indexes[indexID].bags[units-1].count == 0 && p.lastFreedNeighbors == neighborStates{}
+		p.indexes[indexID].bags[units-1].count == 0 && p.lastFreedNeighbors == freeNeighbors{}
 }
 
 // mergeBlock merges a block with its free neighbors, adds the result to the index and returns its
 // size in units.
-func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighborStates) uint64 {
+func (l *layout) mergeBlock(
+	index *sizeIndex, b *block, id uint32, neighbors freeNeighbors,
+) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	prevBlock, nextBlock := &l.blocks[prev], &l.blocks[next]
-	if (prevBlock.unitsAndPrev|nextBlock.unitsAndPrev)>>idBits > exactBins {
-		return l.mergeLargeBlock(index, b, id, states)
+	hasLargeNeighbor := (prevBlock.unitsAndPrev|nextBlock.unitsAndPrev)>>idBits > exactBins
+	if hasLargeNeighbor {
+		return l.mergeLargeBlock(index, b, id, neighbors)
 	}
 
-	if states.isNextFree {
+	if neighbors.isNextFree {
 		addedUnits := nextBlock.units()
 		l.removeBlock(index, nextBlock, addedUnits)
 		units += addedUnits
@@ -99,7 +101,7 @@ func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighb
 		l.blocks[nextID].setPrev(id)
 	}
 
-	if states.isPrevFree {
+	if neighbors.isPrevFree {
 		addedUnits := prevBlock.units()
 		l.removeBlock(index, prevBlock, addedUnits)
 		units += addedUnits
@@ -115,18 +117,18 @@ func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighb
 	return units
 }
 
-// mergeLargeBlock is like mergeBlock, for neighbors of any size. The result keeps a free neighbor's
-// record, to change the index as little as possible.
+// mergeLargeBlock is mergeBlock for neighbors of any size. A free neighbor keeps its record, so
+// that the index changes as little as possible.
 func (l *layout) mergeLargeBlock(
-	index *sizeIndex, b *block, id uint32, states neighborStates,
+	index *sizeIndex, b *block, id uint32, neighbors freeNeighbors,
 ) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	prevBlock, nextBlock := &l.blocks[prev], &l.blocks[next]
 	switch {
-	case states.isPrevFree:
+	case neighbors.isPrevFree:
 		units += prevBlock.units()
 		nextID := next
-		if states.isNextFree {
+		if neighbors.isNextFree {
 			addedUnits := nextBlock.units()
 			l.removeBlock(index, nextBlock, addedUnits)
 			units += addedUnits
@@ -138,9 +140,9 @@ func (l *layout) mergeLargeBlock(
 		l.blocks[nextID].setPrev(prev)
 		l.dropBlock(b, id)
 		l.moveInIndex(index, prevBlock, prev, prevBlock.positionAndRegion, units)
-	case states.isNextFree:
+	case neighbors.isNextFree:
 		units += nextBlock.units()
-		l.linkAfter(nextBlock, prev, next)
+		l.linkAfter(nextBlock, next, prev)
 		l.dropBlock(b, id)
 		l.moveInIndex(index, nextBlock, next, b.positionAndRegion, units)
 	default:
@@ -150,7 +152,7 @@ func (l *layout) mergeLargeBlock(
 	return units
 }
 
-func (l *layout) linkAfter(b *block, prev, id uint32) {
+func (l *layout) linkAfter(b *block, id, prev uint32) {
 	b.setPrev(prev)
 	l.blocks[prev].next = id
 }

@@ -3,39 +3,39 @@ package alloc
 import "fmt"
 
 // placer chooses free blocks for requests and counts memory. Each stream has two indexes of free
-// blocks, for large and small requests. The block of the latest Free is in no index, because the
-// next Alloc often takes it back. Positions count units of 512 bytes across all segments.
+// blocks, for large and small requests. The latest freed block is not yet in an index, because the
+// next Alloc often reuses it. Positions count units of 512 bytes across all segments.
 type placer struct {
 	layout
 	config      Config
 	isGeometric bool   // whether config.Sizing is Geometric
-	arenaEnd    uint64 // position after the last segment
-	mappedBytes int64  // sum of all segment sizes
+	addedUnits  uint64 // sum of the sizes of all segments so far
+	mappedBytes int64  // sum of the sizes of all mapped segments
 	counts      counts
-	freeCount   uint64 // number of frees and Seizes so far
-	lastOwner   uint32 // see Core.Owner
+	freeCount   uint64 // number of frees and of calls of Seize so far
+	lastOwner   uint32 // result of Core.Owner
 
 	// The latest Alloc. Later calls reset lastAllocated.
 	lastAllocated      uint32 // block id, or 0
 	lastAllocatedUnits uint64 // requested size
-	lastAllocatedIndex uint32 // index id for the request
+	lastAllocatedIndex uint32 // id of the index that the request selects
 
 	// The latest Free. lastFreed is 0 once the block is live again or in an index.
 	lastFreed          uint32 // block id, or 0
 	lastFreedIndex     uint32 // id of the index that the block will enter
-	lastFreedNeighbors neighborStates
+	lastFreedNeighbors freeNeighbors
 	isFreedAfterAlloc  bool // lastFreed was freed right after its Alloc
 }
 
-// takeFront removes the first units of a free block from the index and returns their new id. The
-// rest keeps the old id. A block that must not be split is removed as a whole. foundUnits is the
-// size of the block.
+// takeFront splits the first units off a free block of foundUnits, and returns the id of the new
+// block. The rest keeps its id and stays in the index. If the block must not be split, takeFront
+// removes it from the index.
 func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64) uint32 {
 	restUnits := foundUnits - units
-	// Testing isGeometric first saves a call of shouldSplit, which would return true.
-	shouldSplit := restUnits > 0 && (p.isGeometric ||
+	// With isGeometric, config.shouldSplit would return true.
+	isSplit := restUnits > 0 && (p.isGeometric ||
 		p.config.shouldSplit(int64(units)<<unitShift, int64(restUnits)<<unitShift))
-	if !shouldSplit {
+	if !isSplit {
 		p.removeBlock(index, &p.blocks[id], foundUnits)
 		return id
 	}
@@ -43,13 +43,13 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	frontID := p.newBlock()
 	b, frontBlock := &p.blocks[id], &p.blocks[frontID] // after newBlock, which can move the records
 	frontBlock.positionAndRegion = b.positionAndRegion
-	frontBlock.unitsAndPrev = units << idBits // linkAfter sets prev
+	frontBlock.unitsAndPrev = units << idBits // without prev
 	frontBlock.next = id
-	p.linkAfter(frontBlock, b.prev(), frontID)
+	p.linkAfter(frontBlock, frontID, b.prev())
 	b.setPrev(frontID)
-	restPosition := b.positionAndRegion + units<<idBits // in the same region
-	canResize := foundUnits > exactBins                 // tryResizeInPlace requires this
-	if canResize && p.tryResizeInPlace(index, b, id, restPosition, restUnits) {
+	restPosition := b.positionAndRegion + (units << idBits) // in the same region
+	hasClass := foundUnits > exactBins
+	if hasClass && p.tryResizeInPlace(index, b, id, restPosition, restUnits) {
 		return frontID
 	}
 
@@ -67,7 +67,7 @@ func (p *placer) makeLive(id uint32, requestedBytes int64) Block {
 	view := region.blockView(b, id)
 	p.lastOwner = region.owner
 	if end := b.position() + b.units(); end > region.dirtyEnd {
-		region.dirtyEnd = end // queued work may use the memory below
+		region.dirtyEnd = end // memory below is no longer clean
 	}
 
 	p.counts.liveCount++
@@ -83,13 +83,13 @@ func (p *placer) makeLive(id uint32, requestedBytes int64) Block {
 
 // makeFree makes a live, parked or deferred block free and merges it with free neighbors.
 func (p *placer) makeFree(b *block, id uint32) {
-	p.invalidateHandle(b)
-	p.mergeBlock(p.indexes[p.indexIDOf(b)], b, id, p.neighborStates(b))
+	p.endAllocation(b)
+	p.mergeBlock(p.indexes[p.indexIDOf(b)], b, id, p.freeNeighborsOf(b))
 }
 
-// invalidateHandle ends an allocation. The caller must then add the block to an index or store it
+// endAllocation ends an allocation. The caller must then add the block to an index or store it
 // in lastFreed.
-func (p *placer) invalidateHandle(b *block) {
+func (p *placer) endAllocation(b *block) {
 	p.counts.usedBytes -= b.size()
 	p.counts.requestedBytes -= b.requested()
 	p.freeCount++
@@ -97,8 +97,8 @@ func (p *placer) invalidateHandle(b *block) {
 	b.packed = uint64(noState)
 }
 
-// tryReserve reserves the first units of the best free block for its stream. It returns false if no
-// block is large enough.
+// tryReserve reserves the best free block's region up to the given units of this block. It returns
+// false if no block is large enough.
 func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	id, _ := p.findBlock(p.indexes[indexID], units, indexID)
 	if id == 0 {
@@ -124,19 +124,19 @@ func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	return e
 }
 
-// placeSegment returns the position of a new segment: the end of the last one with CreationOrder,
-// or the address in units with AddressOrder.
+// placeSegment returns the position of a new segment: with CreationOrder, the end of the last one;
+// with AddressOrder, the address in units.
 func (p *placer) placeSegment(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
 	const newBlocks, newRegions = 2, 1 // a free block, a sentinel, and their region
-	hasBlockIDs := len(p.blocks)+newBlocks <= maxBlocks
-	hasRegionID := len(p.regions)+newRegions <= maxBlocks
-	if p.arenaEnd+units > maxPosition || !hasBlockIDs || !hasRegionID {
+	hasBlockIDs := len(p.blocks)+newBlocks <= maxIDs
+	hasRegionID := len(p.regions)+newRegions <= maxIDs
+	if p.addedUnits+units > maxPosition || !hasBlockIDs || !hasRegionID {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
 	}
 
 	if p.config.Policy == CreationOrder {
-		return p.arenaEnd, nil
+		return p.addedUnits, nil
 	}
 
 	if address%Unit != 0 || address>>unitShift+units > maxPosition {
@@ -146,8 +146,8 @@ func (p *placer) placeSegment(bytes int64, address uint64) (uint64, error) {
 	return address >> unitShift, nil
 }
 
-// createRegion creates a region (a part of a segment that belongs to one stream) with one free
-// block. owner is the number of the stream.
+// createRegion creates a region of one free block, in the segment with the given ordinal. owner is
+// the number of the stream.
 func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
 	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
 	p.regions[regionID] = region{

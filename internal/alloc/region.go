@@ -172,7 +172,7 @@ func (l *layout) takeCleanMemory(units uint64, indexID, owner uint32) bool {
 }
 
 func (l *layout) isNearlyFull() bool {
-	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
+	return len(l.blocks)+len(l.segments)+len(l.regions) > maxIDs/2
 }
 
 // lastPosition returns the last span boundary at which units fit into the range.
@@ -311,7 +311,7 @@ func (l *layout) mergeNext(index *sizeIndex, id uint32) {
 
 	l.removeBlock(index, b, b.units())
 	b.packed = uint64(noState)
-	l.mergeBlock(index, b, id, neighborStates{isNextFree: true})
+	l.mergeBlock(index, b, id, freeNeighbors{isNextFree: true})
 }
 
 func (l *layout) linkToRegion(regionID uint32) *uint32 {

@@ -19,12 +19,12 @@ type segment struct {
 	bytes       int64
 	address     uint64
 	indexID     uint32 // id of the free-block index for which the segment was mapped
-	firstRegion uint32 // head of the list of regions, each owned by one stream
+	firstRegion uint32 // id of the first region, or 0
 	isRetired   bool   // set by Rebuild; a retired segment serves no more requests
 }
 
-// AddSegment adds the segment that the caller has mapped for growth, and returns its ordinal. The
-// address affects placement only with AddressOrder.
+// AddSegment adds a segment that the caller has mapped, as growth requests, and returns its
+// ordinal. The address affects placement only with AddressOrder.
 //
 // Errors: ErrSize, ErrAddress, *OutOfMemoryError if Capacity would be exceeded, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
@@ -33,8 +33,8 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	bytes, indexID := growth.Bytes, growth.indexID
 	ordinal := int32(len(c.segments))
 	isLargeEnough := bytes > 0 && bytes >= growth.minBytes
-	isOfOtherCore := int(indexID) >= len(c.indexes)
-	if !isLargeEnough || bytes > MaxSize || bytes%Unit != 0 || isOfOtherCore {
+	isUnknownIndex := int(indexID) >= len(c.indexes)
+	if !isLargeEnough || bytes > MaxSize || bytes%Unit != 0 || isUnknownIndex {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
 
@@ -49,7 +49,7 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 		return 0, err
 	}
 
-	c.arenaEnd += uint64(bytes) >> unitShift
+	c.addedUnits += uint64(bytes) >> unitShift
 	c.mappedBytes += bytes
 	c.counts.segmentCount++
 	c.counts.peakMappedBytes = max(c.counts.peakMappedBytes, c.mappedBytes)
@@ -102,7 +102,7 @@ func (l *lifetimes) stateView(id uint32) View {
 	return view
 }
 
-// Trim removes segments without allocated blocks, newest first, but leaves at least minMappedBytes
+// Trim removes segments without allocated blocks, newest first. At least minMappedBytes stay
 // mapped. The caller must unmap the returned segments. The slice is valid until the next change of
 // the Core.
 func (c *Core) Trim(minMappedBytes int64) []Segment {
@@ -146,7 +146,7 @@ func (c *Core) Inventory() (Inventory, error) {
 	for ordinal := range c.segments {
 		extent := c.segments[ordinal].extent()
 		inventory.Segments = append(inventory.Segments, extent)
-		if !extent.isUsed() {
+		if !extent.isUsed() { // removed or retired
 			continue
 		}
 
@@ -196,12 +196,12 @@ func ensureNumber(numbers map[Stream]uint32, stream Stream) uint32 {
 	return number
 }
 
-// Rebuild adopts the result of CommonLayout. Live and pinned blocks keep their positions and
-// handles. Before the call, wait for each stream and call StreamCompleted.
+// Rebuild rearranges the memory according to a result of CommonLayout. Live and pinned blocks keep
+// their positions and handles. Before the call, wait for each stream and call StreamCompleted.
 //
 // Each span of 2 MiB becomes memory of the stream of its live blocks, or of stream 0 if it has no
-// live block. Streams get new numbers. The caller must unmap the returned segments, which are
-// retired and contain no block.
+// live block. Streams get new numbers. The caller must unmap the returned segments, which contain
+// no block.
 //
 // Rebuild returns ErrDeferred, and changes nothing, if the Core has deferred blocks.
 func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
@@ -224,12 +224,12 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 	c.hasKeptMemory = len(arrangement.KeptRanges) > 0
 	for ordinal, extent := range arrangement.Segments {
 		switch r.rebuildSegment(int32(ordinal), extent, held[ordinal]) {
-		case segmentAbsent, segmentUsable:
 		case segmentRetired:
 			c.hasKeptMemory = true
 		case segmentEmpty:
 			unusedSegments = append(unusedSegments, c.segmentView(int32(ordinal)))
 			c.segments[ordinal] = segment{}
+		case segmentAbsent, segmentUsable: // nothing to do
 		}
 	}
 

@@ -3,13 +3,13 @@ package alloc
 // gap is a range of free memory in a segment, for Core.Seize. A gap can span several regions, which
 // are parts of a segment that belong to different streams.
 type gap struct {
-	regionID   uint32 // region of start or an earlier one; 0 if there is no gap
+	regionID   uint32 // region at or before start; 0 if there is no gap
 	start, end uint64 // positions in units of 512 bytes
 }
 
-// smallestGap finds the smallest gap of at least the given units. It returns the shortest end part
-// of this gap that is large enough and starts at a multiple of 2 MiB, or the zero gap. canTakeFrom
-// reports whether the memory of a free-block index can be taken.
+// smallestGap finds the smallest gap in which the given units fit at a multiple of 2 MiB. It
+// returns the gap from the last such multiple on, or the zero gap if there is none. canTakeFrom
+// reports whether the memory of an index can be taken.
 func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool) gap {
 	smallest, smallestUnits := gap{}, ^uint64(0)
 	for i := range l.segments {
@@ -21,10 +21,10 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 				candidate.end -= (candidate.end - s.base) % spanUnits
 			}
 
-			start, isLargeEnough := l.regions[candidate.regionID].lastPosition(
-				candidate.start, candidate.end, units)
+			region := &l.regions[candidate.regionID]
+			start, doesFit := region.lastPosition(candidate.start, candidate.end, units)
 			candidateUnits := candidate.end - candidate.start
-			if isLargeEnough && candidateUnits < smallestUnits {
+			if doesFit && candidateUnits < smallestUnits {
 				smallest = gap{regionID: candidate.regionID, start: start, end: candidate.end}
 				smallestUnits = candidateUnits
 			}
@@ -34,7 +34,7 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 	return smallest
 }
 
-// gaps returns the gaps of a segment, without reserved memory, in order of position.
+// gaps returns the gaps of a segment in order of position. They exclude reserved memory.
 func (l *layout) gaps(firstRegion uint32, canTakeFrom func(indexID uint32) bool) (gaps []gap) {
 	for regionID := firstRegion; regionID != 0; regionID = l.regions[regionID].next {
 		region := &l.regions[regionID]
@@ -52,7 +52,8 @@ func (l *layout) gaps(firstRegion uint32, canTakeFrom func(indexID uint32) bool)
 			}
 
 			last := len(gaps) - 1
-			if last >= 0 && gaps[last].end == start {
+			isAdjacent := last >= 0 && gaps[last].end == start
+			if isAdjacent {
 				gaps[last].end = end
 			} else {
 				gaps = append(gaps, gap{regionID: regionID, start: start, end: end})
@@ -63,7 +64,7 @@ func (l *layout) gaps(firstRegion uint32, canTakeFrom func(indexID uint32) bool)
 	return gaps
 }
 
-// otherIndexesOf returns the index id of each region that a gap spans, except indexID.
+// otherIndexesOf returns the index ids of the regions that a gap spans, except indexID.
 func (l *layout) otherIndexesOf(g gap, indexID uint32) (others []uint32) {
 	for regionID := g.regionID; regionID != 0; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)
@@ -85,16 +86,17 @@ func (l *layout) transferGap(g gap, indexID, owner uint32) {
 	start := g.start
 	for regionID := g.regionID; start < g.end; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)
-		if end <= start {
+		isBeforeGap := end <= start
+		if isBeforeGap {
 			continue
 		}
 
 		if start > base {
-			regionID = l.splitRegion(regionID, start) // the upper part
+			regionID = l.splitRegion(regionID, start) // the part from start on
 		}
 
 		if g.end < end {
-			l.splitRegion(regionID, g.end) // regionID remains the lower part
+			l.splitRegion(regionID, g.end) // regionID remains the part before g.end
 			end = g.end
 		}
 

@@ -20,11 +20,11 @@ type streamTable struct {
 	selectedIndex  uint32 // its index for large requests
 }
 
-// Number returns a stream's number: 0 for Stream 0 and streams without a request, and from 1 in the
-// order of their first Alloc or Reserve. Numbers are not reused.
+// Number returns a stream's number, from 1 in the order of the streams' first Alloc or Reserve. It
+// returns 0 for Stream 0 and for streams without a request. Only Rebuild changes numbers.
 func (t *streamTable) Number(name Stream) uint32 {
-	streamID, known := t.streamIDs[name]
-	if !known {
+	streamID, isKnown := t.streamIDs[name]
+	if !isKnown {
 		return 0
 	}
 
@@ -52,7 +52,7 @@ func (l *lifetimes) ensureStream(stream Stream) uint32 {
 	streamID, isKnown := l.streamIDs[stream]
 	if !isKnown {
 		streamID = l.addStream(stream)
-		l.indexes = append(l.indexes, nil, nil) // ids 2*streamID (large requests) and 2*streamID+1
+		l.indexes = append(l.indexes, nil, nil) // see streamIDOf
 	}
 
 	return streamID
@@ -80,6 +80,8 @@ func (t *streamTable) renumber() {
 	t.numberedCount, t.selectedStream, t.selectedIndex = 0, 0, 0
 }
 
+// streamIDOf returns half the indexID. The ids of a stream's two indexes are 2*streamID for large
+// requests, and 2*streamID+1 for small ones.
 func streamIDOf(indexID uint32) uint32 { return indexID / 2 }
 
 func (t *streamTable) nameOfIndex(indexID uint32) Stream {
