@@ -15,14 +15,11 @@ import (
 	"symmem/internal/sys"
 )
 
-// The ranks of a job on one machine find each other in a folder. For job run5 of user 1000:
+// Root returns the folder that contains the folders of this user's jobs on this machine. For job
+// run5 of user 1000, it contains:
 //
 //	/tmp/symmem-1000/run5/rank3.sock    socket at which rank 3 serves its state
 //	/tmp/symmem-1000/run5/token         token for HTTP requests over TCP
-//
-// The socket of a killed rank stays, but refuses connections.
-
-// Root returns the folder that contains the folders of this user's jobs on this machine.
 func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
@@ -108,8 +105,8 @@ func Ranks(folder string) ([]int, error) {
 	return ranks, nil
 }
 
-// listenUnix creates the socket of a rank and replaces any socket of an earlier process. The socket
-// gets its final name only once it accepts connections.
+// listenUnix creates the socket of a rank. The socket gets its final name, and replaces that of an
+// earlier process, only once it accepts connections.
 func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	path := socketPath(folder, rank)
 	if len(path) > maxSocketPath {
@@ -139,8 +136,9 @@ func Sweep() {
 	jobs, _ := Jobs(Root()) // nil after an error
 	for _, job := range jobs {
 		ranks, err := Ranks(job)
-		if err != nil || len(ranks) == 0 {
-			continue // the job may create its sockets soon
+		mayBeNew := len(ranks) == 0 // its ranks have not created their sockets yet
+		if err != nil || mayBeNew {
+			continue
 		}
 
 		isAlive := func(rank int) bool { return mayBeAlive(job, rank) }
@@ -156,7 +154,8 @@ func Sweep() {
 	}
 }
 
-// mayBeAlive returns false if the socket of a rank refuses connections: the process has exited.
+// mayBeAlive returns false if a rank's process has exited: the socket remains, but refuses
+// connections.
 func mayBeAlive(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {

@@ -17,7 +17,7 @@ import (
 
 // Limits for requests to other ranks on this machine.
 const (
-	answerTimeout  = 3 * time.Second // for all ranks, requested concurrently
+	answerTimeout  = 3 * time.Second // for all ranks together
 	maxAnswerBytes = 16 << 20        // per rank
 )
 
@@ -29,7 +29,7 @@ func newMachine() Machine {
 	return Machine{Version: Version, Time: time.Now().UTC(), Host: host}
 }
 
-// newMachineOf describes one rank, which serves the request.
+// newMachineOf describes only the rank that serves the request.
 func newMachineOf(server Snapshot) Machine {
 	m := newMachine()
 	m.ServedBy = server.Rank
@@ -63,7 +63,7 @@ func Read(ctx context.Context, folder string) (Machine, error) {
 		return Machine{}, err
 	}
 
-	m := newMachine() // served by no rank
+	m := newMachine() // without ServedBy
 	m.Ranks = readRanks(ctx, folder, ranks, noEvents)
 	sortRanks(m.Ranks)
 	return m, nil
@@ -111,11 +111,12 @@ func describeFailure(err error) string {
 	return err.Error()
 }
 
-// requestSnapshot requests a Machine with one rank from the socket of the rank.
+// requestSnapshot requests the Snapshot of a rank from its socket.
 func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (Snapshot, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true, // the transport serves only one request
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			// The host in the URL has no effect.
 			return new(net.Dialer).DialContext(ctx, "unix", socketPath(folder, rank))
 		},
 	}

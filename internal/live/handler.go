@@ -14,7 +14,8 @@ import (
 )
 
 // Each rank serves its own state on a Unix socket. The lowest rank of a machine also serves the
-// states of all ranks on the machine over TCP. A program's own HTTP server can do so with Handler.
+// states of all ranks on the machine over TCP. A program's own HTTP server can serve them with
+// Handler.
 
 // URL paths.
 const (
@@ -33,7 +34,7 @@ const (
 	maxEvents = 8192 // highest eventLimit of a request, to limit the size of the response
 )
 
-// newMux serves all paths except alivePath.
+// newMux returns a mux for all paths except alivePath.
 func newMux(read machineReader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -88,7 +89,7 @@ func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	return protect(newMux(read))
 }
 
-// socketHandler serves only this rank.
+// socketHandler serves only this rank, on its Unix socket.
 func (s *Server) socketHandler() http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
 		return newMachineOf(s.ownSnapshot(eventLimit))
@@ -99,7 +100,7 @@ func (s *Server) socketHandler() http.Handler {
 }
 
 // tcpHandler serves all ranks on this machine. Metrics are public. The other paths require the
-// token of the job and are served only on a loopback address.
+// token of the job and a server that listens on a loopback address.
 func (s *Server) tcpHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
 	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address) // "" after an error
@@ -126,8 +127,8 @@ func (s *Server) tcpHandler(isLoopback bool) http.Handler {
 	}))
 }
 
-// protect forbids browsers to store responses or to embed them in other pages. It also rejects
-// request bodies.
+// protect prevents browsers from storing responses or embedding them in other pages. It also
+// rejects request bodies.
 func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		const noBody = 0
@@ -151,7 +152,7 @@ func isAllowedHost(host, configuredHost string) bool {
 		host = hostWithoutPort
 	}
 
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]") // for IPv6
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]") // IPv6 without a port
 	if net.ParseIP(host) != nil {
 		return true
 	}
@@ -195,8 +196,8 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// holdConnection keeps a connection open until the client closes it. The client, another rank,
-// detects the exit of this rank when the connection breaks.
+// holdConnection keeps a connection open until the client, another rank, closes it. When the
+// connection breaks, the client detects the exit of this rank.
 func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	noDeadline := time.Time{}

@@ -49,8 +49,8 @@ func writeData(w http.ResponseWriter, request *http.Request, m Machine) {
 	_, _ = w.Write(data.Bytes()) // fails if the client has disconnected
 }
 
-// pageBuilder builds a page from the states of ranks. Rows of the page identify a rank by the index
-// in machine.Ranks.
+// pageBuilder builds a page from the states of ranks. Rows of the page identify a rank by
+// rankIndex, its index in machine.Ranks.
 type pageBuilder struct {
 	machine *Machine
 	page    *page.Page
@@ -64,7 +64,7 @@ func buildPage(m *Machine) *page.Page {
 	pb := &pageBuilder{machine: m, page: &page.Page{
 		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host),
 		Live:  true,
-		Agree: true, // unless the pools differ
+		Agree: true, // until addPools finds a difference
 		Notes: []string{eventsNote, callsNote},
 	}}
 	for i := range m.Ranks {
@@ -77,14 +77,14 @@ func buildPage(m *Machine) *page.Page {
 	return pb.page
 }
 
-func (pb *pageBuilder) addRank(index int, s *Snapshot) {
+func (pb *pageBuilder) addRank(rankIndex int, s *Snapshot) {
 	pb.page.Ranks = append(pb.page.Ranks, newPageRank(s))
 	for i := range s.Waits {
-		pb.addWait(index, &s.Waits[i])
+		pb.addWait(rankIndex, &s.Waits[i])
 	}
 
 	for i := range s.Groups {
-		pb.addGroup(index, &s.Groups[i])
+		pb.addGroup(rankIndex, &s.Groups[i])
 	}
 }
 
@@ -109,7 +109,7 @@ func newPageRank(s *Snapshot) page.Rank {
 	return rank
 }
 
-func (pb *pageBuilder) addWait(index int, w *Wait) {
+func (pb *pageBuilder) addWait(rankIndex int, w *Wait) {
 	text := fmt.Sprintf("%s waits for %s", w.InCall, formatRanks(w.Ranks))
 	for _, other := range w.Ranks {
 		if activity := w.Activity[other]; activity != "" {
@@ -118,29 +118,29 @@ func (pb *pageBuilder) addWait(index int, w *Wait) {
 	}
 
 	pb.page.Pending = append(pb.page.Pending, page.Row{
-		Ranks: []int{index},
+		Ranks: []int{rankIndex},
 		Group: w.Group,
 		Text:  text,
 		Time:  w.Since.UnixMicro(),
 	})
 }
 
-func (pb *pageBuilder) addGroup(index int, g *Group) {
+func (pb *pageBuilder) addGroup(rankIndex int, g *Group) {
 	if g.Fault != "" {
-		fault := page.Row{Ranks: []int{index}, Group: g.ID, Text: g.Fault}
+		fault := page.Row{Ranks: []int{rankIndex}, Group: g.ID, Text: g.Fault}
 		pb.page.Faults = append(pb.page.Faults, fault)
 	}
 
 	for i := range g.Calls {
-		c := &g.Calls[i] // of one range of sizes
+		c := &g.Calls[i] // one of several ranges of sizes
 		row := pb.ensurePathRow(g.ID, c.Operation, c.Path)
-		row.Calls[index] += int64(c.Calls)
-		row.Bytes[index] += int64(c.Bytes)
+		row.Calls[rankIndex] += int64(c.Calls)
+		row.Bytes[rankIndex] += int64(c.Bytes)
 	}
 
 	for path, count := range g.Paths { // in random order; sortRows sorts the rows
 		row := pb.ensurePathRow(g.ID, "all, including replays of graphs", path)
-		row.Calls[index] += int64(count)
+		row.Calls[rankIndex] += int64(count)
 	}
 }
 
@@ -192,8 +192,8 @@ func (pb *pageBuilder) verdict() string {
 		return fmt.Sprintf("%d of %d ranks do not answer.", silentCount, len(pb.machine.Ranks))
 	case len(pb.page.Pending) > 0:
 		wait := &pb.page.Pending[0]
-		index := wait.Ranks[0] // addWait lists only the waiting rank
-		waitingRank := pb.page.Ranks[index].Rank
+		rankIndex := wait.Ranks[0] // addWait lists only the waiting rank
+		waitingRank := pb.page.Ranks[rankIndex].Rank
 		return fmt.Sprintf("Rank %d has waited longest: %s", waitingRank, wait.Text)
 	}
 

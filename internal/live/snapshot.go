@@ -10,7 +10,7 @@ type Machine struct {
 	Version  int        `json:"version"`
 	Time     time.Time  `json:"time"`
 	Host     string     `json:"host"`
-	ServedBy int        `json:"served_by"` // the rank that answered the request
+	ServedBy int        `json:"served_by"` // the rank that answered the request; 0 from Read
 	Ranks    []Snapshot `json:"ranks"`     // in ascending order
 }
 
@@ -26,7 +26,7 @@ type Snapshot struct {
 	GPU     int       `json:"gpu"`               // -1 for other devices
 	Library string    `json:"library,omitempty"` // version of the backend's library
 	Check   string    `json:"check"`             // level of consistency checks
-	Formula string    `json:"formula"`           // of reductions
+	Formula string    `json:"formula"`           // order in which reductions combine values
 	Address string    `json:"address,omitempty"` // TCP address of its server, or empty
 	Waits   []Wait    `json:"waits"`             // oldest first
 	Groups  []Group   `json:"groups"`            // sorted by ID
@@ -40,23 +40,23 @@ type Wait struct {
 	Since    time.Time      `json:"since"`
 	Seconds  float64        `json:"seconds"`            // so far
 	Ranks    []int          `json:"ranks"`              // awaited ranks of the job
-	Activity map[int]string `json:"activity,omitempty"` // of awaited ranks, if known
+	Activity map[int]string `json:"activity,omitempty"` // what they are doing, if known
 }
 
-// Group describes a group from the view of one of its ranks. Ranks have their numbers in the job.
+// Group describes a group as one of its ranks sees it.
 type Group struct {
 	ID             string  `json:"id"`
-	Ranks          []int   `json:"ranks"`           // by number in the group
-	State          string  `json:"state"`           // "open", "failing" (cause unknown) or "failed"
+	Ranks          []int   `json:"ranks"`           // ranks of the job, by number in the group
+	State          string  `json:"state"`           // "open", "failing" (Fault unknown) or "failed"
 	Fault          string  `json:"fault,omitempty"` // why the group has failed
 	TimeoutSeconds float64 `json:"timeout_seconds"` // limit of each wait for other ranks
 	Machines       int     `json:"machines"`
-	Windows        int     `json:"windows"`       // number of Windows
+	Windows        int     `json:"windows"`       // number of registered segments
 	Registrations  uint64  `json:"registrations"` // number of calls that registered segments
-	Agreements     uint64  `json:"agreements"`    // number of comparisons that found no difference
-	// Paths counts collectives by path, a way to execute them. It includes replays of CUDA graphs.
+	Agreements     uint64  `json:"agreements"`    // number of consistency checks without a difference
+	// Paths counts collectives, including replays of CUDA graphs, by path: how they were executed.
 	Paths    map[string]uint64 `json:"paths"`
-	Activity map[int]string    `json:"activity,omitempty"` // what other ranks are doing, if known
+	Activity map[int]string    `json:"activity,omitempty"` // what ranks of the job are doing, if known
 	Calls    []Calls           `json:"calls"`
 }
 
@@ -87,27 +87,27 @@ type Times struct {
 type Pool struct {
 	ID     uint64 `json:"id"`             // number in the Domain, from 0
 	Domain string `json:"domain"`         // ID of the group that shares the pool, or empty
-	Busy   bool   `json:"busy,omitempty"` // in use by a call, so that PoolStats is empty
+	Busy   bool   `json:"busy,omitempty"` // PoolStats is empty, because a call is using the pool
 	PoolStats
 	First      uint64      `json:"first,omitempty"`  // number of events before Recent
 	Recent     []Placement `json:"recent,omitempty"` // latest events
 	Registered []Window    `json:"registered,omitempty"`
 }
 
-// Placement describes an event of a pool. An array keeps the JSON short.
+// Placement encodes an event of a pool as an array, to keep the JSON short.
 type Placement [6]int64
 
 // Indexes of a Placement.
 const (
 	placementKind      = iota // an event.Kind
-	placementStream           // number
-	placementSegment          // number
+	placementStream           // number of the stream
+	placementSegment          // number of the segment
 	placementOffset           // bytes from the start of the segment
 	placementSize             // bytes
 	placementRequested        // bytes
 )
 
-// Window describes the registration of a segment with a group. A segment is a range of a pool.
+// Window is a segment, a range of a pool, that is registered with a group.
 type Window struct {
 	Group   string `json:"group"`
 	Segment int32  `json:"segment"`
