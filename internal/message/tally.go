@@ -5,19 +5,12 @@ import (
 	"slices"
 )
 
-// Tally counts a rank's calls of Send or Recv by peer and tag. It also records how many of the
-// calls came before each incomplete collective. The zero Tally is ready to use.
+// Tally counts a rank's calls of Send or Recv by peer and tag. It also records the number of calls
+// before each incomplete collective. The zero Tally is ready to use.
 type Tally struct{ histories map[Key]*callHistory }
 
 // Key identifies a counter. For receives from any rank, Peer is Any.
 type Key struct{ Peer, Tag int }
-
-// callHistory counts the calls with one key, by the number of collectives before them.
-type callHistory struct {
-	count       uint64
-	segments    []segment // in order; segments without calls have no entry
-	pruneLength int       // length of segments at which Count removes old entries
-}
 
 // segment is the part of a history between two collectives.
 type segment struct {
@@ -25,10 +18,17 @@ type segment struct {
 	endCount    uint64 // number of calls before the end of the segment
 }
 
+// callHistory counts the calls with one key.
+type callHistory struct {
+	count       uint64
+	segments    []segment // those with calls, in order
+	pruneLength int       // length of segments at which Count calls prune
+}
+
 const minPruneLength = 32
 
-// Count records a call and returns the number of calls with the key, including this one. The counts
-// of called and completed collectives are those at the time of the call.
+// Count records a call and returns the number of calls with the key, including this one. The other
+// arguments count the collectives that were called and completed before this call.
 func (t *Tally) Count(k Key, calledCollectives, completedCollectives uint64) uint64 {
 	h := t.histories[k]
 	if h == nil {
@@ -60,7 +60,7 @@ func (t *Tally) Count(k Key, calledCollectives, completedCollectives uint64) uin
 
 // prune removes segments that CallsBefore does not need for incomplete collectives.
 func (h *callHistory) prune(completed uint64) {
-	firstNeeded := 0 // the last segment before collective completed+1, the first incomplete one
+	firstNeeded := 0 // the last segment before the first incomplete collective
 	for i, s := range h.segments {
 		if s.collectives <= completed {
 			firstNeeded = i
@@ -101,12 +101,12 @@ func (t *Tally) CallsBefore(collective uint64) []CallCount {
 	return all
 }
 
-// Weight hashes the receiver and tag of a message with the mixer of SplitMix64. The ranks add the
-// weights of sent messages and subtract those of received messages. If messages are missing, the
-// total is 0 with a probability of only 2^-64.
+// Weight hashes the receiver and tag of a message with the mixer of SplitMix64. All ranks' weights
+// of sent messages, minus those of received messages, add up to 0. If messages are missing, the sum
+// is 0 with a probability of only 2^-64.
 func Weight(receiver, tag int) uint64 {
-	x := (uint64(receiver)<<32 ^ uint64(tag)) + 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	x := ((uint64(receiver) << 32) ^ uint64(tag)) + 0x9e3779b97f4a7c15
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9
+	x = (x ^ (x >> 27)) * 0x94d049bb133111eb
+	return x ^ (x >> 31)
 }
