@@ -15,19 +15,19 @@ import (
 //		gate.Leave(pass)
 //	}
 //
-// After Close, Enter returns false. When Empty returns true, the memory can be unmapped. The zero
-// Gate is open. A Gate must not be copied.
+// After Close, Enter returns false. Once Empty then returns true, the memory can be unmapped. The
+// zero Gate is open. A Gate must not be copied.
 //
-// A goroutine that often enters without calls by others becomes the owner of a bias, until another
-// goroutine becomes the owner or closes the gate.
+// A goroutine that enters often, while no others do, becomes the owner of a bias: it enters without
+// atomic instructions until another goroutine becomes the owner or closes the gate. See bias.
 type Gate struct {
 	currentBias   atomic.Pointer[bias] // nil if the gate has no owner
-	unbiasedCount atomic.Int64         // calls without a bias, plus closedUnit for each Close
+	unbiasedCount atomic.Int64         // running calls without a bias, plus closedUnit for each Close
 	lastUnbiased  atomic.Uintptr       // goroutine that last entered without a bias
-	repeatCount   atomic.Int32         // number of repetitions by lastUnbiased
+	repeatCount   atomic.Int32         // about the number of repetitions by lastUnbiased
 
 	biasMu     sync.Mutex // guards latestBias and stores to currentBias
-	latestBias *bias      // may count calls that run after the bias has ended
+	latestBias *bias      // counts the owner's running calls, even after the bias has ended
 }
 
 const (
@@ -61,15 +61,15 @@ type Goroutine uintptr
 // Self returns the running goroutine.
 func Self() Goroutine { return Goroutine(goroutine()) }
 
-// EnterAs is the inlinable part of Enter. It begins a call only if me, the running goroutine, is the
-// owner. Otherwise, it returns the zero Pass, and the caller must call Enter.
+// EnterAs is the inlinable part of Enter. me must be the running goroutine. If it is not the owner,
+// EnterAs returns the zero Pass, and the caller must call Enter.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.currentBias.Load()
 	if b == nil || b.owner != uintptr(me) {
 		return Pass{}
 	}
 
-	b.busy++
+	b.busy++                       // need not be atomic, see bias
 	if g.currentBias.Load() != b { // Another goroutine has just ended the bias.
 		b.busy--
 		return Pass{}
@@ -88,7 +88,7 @@ func (g *Gate) Leave(pass Pass) {
 	g.unbiasedCount.Add(-1)
 }
 
-// Close closes the gate without waiting for calls.
+// Close closes the gate. It does not wait for running calls.
 func (g *Gate) Close() {
 	g.unbiasedCount.Add(closedUnit)
 	g.biasMu.Lock()
@@ -148,11 +148,11 @@ func (g *Gate) setOwner(owner uintptr) {
 		g.latestBias = &bias{owner: owner}
 	}
 
-	// The current owner keeps its bias if it is in a call.
+	// An owner that is in a call gets its bias back.
 	g.currentBias.Store(g.latestBias)
 }
 
-// endBias ends the bias, if any: latestBias cannot begin to count another call. The caller must hold
+// endBias ends the bias, if any. From then on, latestBias counts no new calls. The caller must hold
 // biasMu.
 func (g *Gate) endBias() {
 	if g.currentBias.Load() != nil {

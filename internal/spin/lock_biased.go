@@ -11,12 +11,12 @@ import (
 // Lock is a mutex for one frequent and several rare users. The zero Lock is unlocked. A Lock must
 // not be copied, and its holder must not acquire it again.
 //
-// A goroutine that acquires the lock many times in a row becomes the owner of a bias, until another
-// goroutine acquires the lock.
+// A goroutine that acquires the lock many times in a row becomes the owner of a bias: it acquires
+// the lock without atomic instructions until another goroutine acquires it. See bias.
 type Lock struct {
-	currentBias atomic.Pointer[bias] // nil if the lock has no owner; only the setter of held stores
+	currentBias atomic.Pointer[bias] // nil if the lock has no owner; stores are guarded by held
 	heldBias    *bias                // bias with which the last holder acquired the lock, or nil
-	held        uint32               // 1 while the lock is held without a bias or a bias is ended
+	held        uint32               // 1 while a goroutine without a bias holds or acquires the lock
 	repeatCount uint32               // number of repetitions by lastHolder; guarded by held
 	lastHolder  uintptr              // last holder without a bias; guarded by held
 }
@@ -35,7 +35,7 @@ func (l *Lock) Lock() {
 // lockBiased acquires the lock for the owner of b, the running goroutine. It returns false if
 // another goroutine has ended the bias.
 func (l *Lock) lockBiased(b *bias) bool {
-	b.busy = 1
+	b.busy = 1 // need not be atomic, see bias
 	if l.currentBias.Load() != b {
 		b.busy = 0
 		return false
@@ -65,8 +65,8 @@ func (l *Lock) lockUnbiased() {
 	}
 }
 
-// endBias ends and returns the bias, or returns nil if there is none. The owner may hold the lock
-// until busy is 0. The caller must have set held.
+// endBias ends and returns the bias, or returns nil if there is none. Its owner may hold the lock
+// until its busy is 0. The caller must have set held.
 func (l *Lock) endBias() *bias {
 	b := l.currentBias.Load()
 	if b != nil {
@@ -77,8 +77,8 @@ func (l *Lock) endBias() *bias {
 	return b
 }
 
-// pause waits between polls. After 100 yields, it sleeps, for 50 us at first. It doubles the time
-// after every 20 sleeps, up to 800 us.
+// pause waits between polls. It yields in the first 100 rounds and then sleeps, for 50 us at first
+// and twice as long after every 20 sleeps, up to 800 us.
 func pause(round int) {
 	const (
 		yieldRounds       = 100
@@ -149,7 +149,7 @@ func (l *Lock) unlockUnbiased() {
 		l.repeatCount++
 		if l.repeatCount == lockOwnerThreshold && enableBarrier() {
 			l.repeatCount = 0
-			// A new bias, because the former owner may still clear busy of the last one.
+			// The bias must be new, because a former owner may still clear the old one's busy.
 			l.currentBias.Store(&bias{owner: me})
 		}
 	}

@@ -1,6 +1,6 @@
 //go:build !amd64 || race
 
-// The race detector does not see accesses by assembly.
+// race: The race detector does not see accesses by assembly.
 
 package spin
 
@@ -9,13 +9,13 @@ import (
 	"unsafe"
 )
 
-// StoreRelease64 stores v in *p with release order: earlier stores become visible first.
+// StoreRelease64 stores v in *p with release order: earlier stores become visible before it.
 func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
 // StoreRelease32 stores v in *p with release order.
 func StoreRelease32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
 
-// LoadAcquire64 loads *p with acquire order: later loads stay after it.
+// LoadAcquire64 loads *p with acquire order: later loads happen after it.
 func LoadAcquire64(p *uint64) uint64 { return atomic.LoadUint64(p) }
 
 // LoadAcquire32 loads *p with acquire order.
@@ -76,7 +76,7 @@ func UntilAtLeast64(p *uint64, want uint64, tightPolls, pausedPolls uint32) bool
 	return false
 }
 
-// PutLine writes a message to the line at dst (see LineBytes): n bytes of payload from src, at most
+// PutLine writes a message to the cache line at dst: n bytes of payload from src, at most
 // LinePayload, then digest, and finally seq, with release order.
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) {
 	const (
