@@ -31,10 +31,10 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
 
-	// If unmap fails, the addresses before and after the aligned range stay reserved.
 	bytesBefore := int64(-uintptr(reserved) & uintptr(align-1))
 	bytesAfter := align - bytesBefore
 	base := unsafe.Add(reserved, bytesBefore)
+	// If unmap fails, the addresses before and after the aligned range stay reserved.
 	unmap(reserved, bytesBefore)
 	unmap(unsafe.Add(base, bytes), bytesAfter)
 	return newMapping(base, bytes), nil
@@ -46,8 +46,8 @@ func newMapping(base unsafe.Pointer, bytes int64) *Mapping {
 	return m
 }
 
-// MapAt maps the first bytes of a shared file at an offset of the reservation. The new Mapping must
-// be closed before the reservation.
+// MapAt maps the first bytes of a shared file at an offset of the reservation. Close the new
+// Mapping before the reservation.
 func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error) {
 	if offset < 0 || bytes <= 0 || offset+bytes > m.bytes {
 		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
@@ -119,7 +119,7 @@ func (m *Mapping) Protect(allowAccess bool) error {
 }
 
 // Shrink shortens a reservation to a number of bytes, rounded up to a multiple of PageSize. It does
-// nothing if the reservation is closed or short enough.
+// nothing if the reservation is closed or not longer than that.
 func (m *Mapping) Shrink(bytes int64) error {
 	newBytes := (bytes + PageSize - 1) &^ (PageSize - 1)
 	isClosed := m.base == nil
@@ -142,7 +142,7 @@ func (m *Mapping) Keep() {
 	m.base = nil
 }
 
-// ErrUnmapped is returned by a second Close. With the build tag invariants, the Close panics
+// ErrUnmapped is returned by a second Close. With the build tag invariants, a second Close panics
 // instead.
 var ErrUnmapped = errors.New("the mapping is already closed")
 
@@ -165,8 +165,8 @@ func (m *Mapping) Close() error {
 	return err
 }
 
-// mapFixed maps a part of a file at base and replaces earlier mappings. A failure may leave the
-// range unmapped.
+// mapFixed maps a part of a file at base and replaces earlier mappings. After a failure, the range
+// may be unmapped.
 func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	_, err := mmap(base, bytes, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED, int(f.Fd()), offset)
@@ -180,7 +180,7 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 }
 
 // reserveAgain reserves a range that a failed mapFixed may have unmapped. If it returns false, the
-// caller must not unmap the range, which may belong to another thread.
+// range may hold another thread's memory, and the caller must not unmap it.
 func reserveAgain(base unsafe.Pointer, bytes int64) bool {
 	// MAP_FIXED_NOREPLACE fails instead of replacing memory of another thread.
 	_, err := reserveAddresses(base, bytes, unix.MAP_FIXED_NOREPLACE)

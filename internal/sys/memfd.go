@@ -12,8 +12,8 @@ import (
 // PageSize is the size of a huge page, 2 MiB.
 const PageSize = 2 << 20
 
-// Memfd creates a memory file of normal pages, see memfd_create(2). The kernel allocates a page on
-// its first access, and may combine pages into transparent huge pages.
+// Memfd creates a memory file of normal pages, see memfd_create(2). The kernel allocates a page at
+// the first access to it, and may combine pages into transparent huge pages.
 func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
@@ -50,8 +50,8 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// reserveHugePages reserves all pages of a file, or fails if the pool has too few. The kernel
-// reserves them in mmap, and munmap does not undo this.
+// reserveHugePages reserves all pages of a file, or fails if the pool has too few. mmap reserves
+// them, and they stay reserved after munmap.
 func reserveHugePages(f *os.File, bytes int64) error {
 	const protection = unix.PROT_READ | unix.PROT_WRITE
 	base, err := mmap(nil, bytes, protection, unix.MAP_SHARED, int(f.Fd()), 0)
@@ -93,11 +93,11 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// FreePages frees the whole pages in a range of shared memory, and returns the number of freed
-// bytes. All processes that map the pages then read zeros.
+// FreePages frees the pages that lie within a range of shared memory, and returns the number of
+// freed bytes. All processes that map the pages then read zeros.
 func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 	pageBytes := int64(os.Getpagesize())
-	bytesBefore := int64(-uintptr(base) & uintptr(pageBytes-1)) // before the first whole page
+	bytesBefore := int64(-uintptr(base) & uintptr(pageBytes-1)) // before the first page
 	freedBytes := (bytes - bytesBefore) &^ (pageBytes - 1)      // rounded down to whole pages
 	if freedBytes <= 0 {
 		return 0, nil
@@ -111,9 +111,9 @@ func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 	return freedBytes, nil
 }
 
-// Refill allocates the huge pages of the first bytes of a file, which Discard has freed. After an
-// error, such as too few free pages, the file has no pages there. Refill does nothing for normal
-// pages, which the kernel allocates on access.
+// Refill allocates huge pages for the first bytes of a file, after a Discard. After an error, such
+// as too few free pages, the file has no pages there. Refill does nothing for normal pages, which
+// the kernel allocates on access.
 func Refill(f *os.File, bytes int64) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
@@ -146,8 +146,7 @@ func allocatePages(f *os.File, bytes int64) error {
 // fallocate is a variable so that tests can replace it.
 var fallocate = unix.Fallocate
 
-// retryFallocate repeats fallocate while signals interrupt it, such as those with which Go preempts
-// goroutines.
+// retryFallocate repeats fallocate while signals interrupt it. Go preempts goroutines by signals.
 func retryFallocate(f *os.File, mode uint32, offset, bytes int64) error {
 	for {
 		err := fallocate(int(f.Fd()), mode, offset, bytes)

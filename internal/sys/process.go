@@ -21,8 +21,8 @@ func Pidfd(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// AwaitEnd waits until the process of a Pidfd has exited. It returns an error if pidfd is closed or
-// the deadline set by pidfd.SetReadDeadline passes.
+// AwaitEnd waits until the process of a descriptor from Pidfd has exited. It returns an error if
+// pidfd is closed or the deadline set by pidfd.SetReadDeadline passes.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -37,7 +37,8 @@ func AwaitEnd(pidfd *os.File) error {
 	return nil
 }
 
-// HasEnded reports whether the process of a Pidfd has exited. It returns false if pidfd is closed.
+// HasEnded reports whether the process of a descriptor from Pidfd has exited. It returns false if
+// pidfd is closed.
 func HasEnded(pidfd *os.File) bool {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -120,7 +121,7 @@ func Namespace(kind string) (string, error) {
 	return id, nil
 }
 
-// IsReadable returns false if a load from an address of this process would fault. It returns true
+// IsReadable reports whether a load from an address of this process would succeed. It returns true
 // if the system does not permit the check.
 func IsReadable(address uintptr) bool {
 	var buffer [1]byte

@@ -38,7 +38,7 @@ func Dialer() *net.Dialer {
 	return &net.Dialer{KeepAliveConfig: keepAlive, Control: control}
 }
 
-// DetectSilence applies SilenceLimit to a connection, unless it does not use TCP.
+// DetectSilence applies SilenceLimit to a TCP connection. It ignores other connections.
 func DetectSilence(conn net.Conn) error {
 	tcpConn, isTCP := conn.(*net.TCPConn)
 	if !isTCP {
@@ -59,13 +59,14 @@ func DetectSilence(conn net.Conn) error {
 
 // limitSilence makes a connection fail if sent data is not acknowledged within SilenceLimit.
 func limitSilence(conn syscall.RawConn) error {
-	const tcpRTOMaxMs = 44 // TCP_RTO_MAX_MS; kernels before 6.15 retransmit less often
+	const optionRTOMax = 44 // TCP_RTO_MAX_MS
 	limitMs := int(SilenceLimit / time.Millisecond)
 	retransmitMs := int(probeInterval / time.Millisecond)
 	var setErr error
 	controlErr := conn.Control(func(fd uintptr) {
 		setErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, limitMs)
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpRTOMaxMs, retransmitMs)
+		// Kernels before 6.15 reject this option and retransmit less often.
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, optionRTOMax, retransmitMs)
 	})
 	return errors.Join(controlErr, os.NewSyscallError("setsockopt", setErr))
 }
@@ -77,11 +78,11 @@ type Silence int
 const (
 	Answering Silence = iota
 	Suspect           // The answer to the last probe is late.
-	Silent            // The last answer came about SilenceLimit ago.
+	Silent            // There has been no answer for about SilenceLimit.
 )
 
 // SilenceOf returns the state of the machine at the other end of a connection. It returns Answering
-// if the state is unknown: the connection is closed or does not use TCP.
+// if the connection is closed or does not use TCP.
 func SilenceOf(conn net.Conn) Silence {
 	tcpConn, isTCP := conn.(*net.TCPConn)
 	if !isTCP {
@@ -101,9 +102,9 @@ func SilenceOf(conn net.Conn) Silence {
 		}
 	})
 	const (
-		maxRoundTrip = probeInterval / 2 // an assumption
-		suspectAfter = probeInterval + maxRoundTrip
-		silentAfter  = SilenceLimit - maxRoundTrip
+		assumedMaxRoundTrip = probeInterval / 2
+		suspectAfter        = probeInterval + assumedMaxRoundTrip
+		silentAfter         = SilenceLimit - assumedMaxRoundTrip
 	)
 	switch {
 	case controlErr != nil || silence < suspectAfter:

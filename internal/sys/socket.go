@@ -15,7 +15,7 @@ type Peer struct {
 	UID int // ID of the process's user
 }
 
-// PeerOf returns the process at the other end of a connection when the connection was opened.
+// PeerOf returns the process that was at the other end of a connection at its start.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -35,8 +35,8 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends a message and the descriptor of f, see SCM_RIGHTS in unix(7). f may be nil, and
-// stays open.
+// SendFile sends a message and the descriptor of f, see SCM_RIGHTS in unix(7). f stays open. It may
+// be nil.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	var control []byte
 	if f != nil {
@@ -51,8 +51,8 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 }
 
 // ReceiveFile fills message and returns the file sent with it, or nil if there is none. It returns
-// EMFILE if this process has no free descriptor, and an error if the message is shorter or came
-// with several files.
+// EMFILE if this process has no free descriptor. It rejects a shorter message, and a message with
+// several files.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	const (
 		maxDescriptors  = 4 // to detect messages with more than one
