@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference in times that can change the path, even without noise.
-// Smaller differences may disappear in the next version of the software.
+// FloorPercent is the smallest difference in times that can change the path, in percent. Smaller
+// differences may disappear in the next version of the software.
 const FloorPercent = 2.0
 
 // DeriveMethod describes Derive to users.
@@ -22,7 +22,7 @@ type comparison struct {
 	startPath              Path // path of the smallest size if neither path is faster there
 	preferred, alternative Path
 	microseconds           func(Point) (preferred, alternative float64)
-	isStrict               bool // the preferred path wins at a point where neither path is faster
+	needsAllPoints         bool // the alternative must be faster at all points of a size
 }
 
 // windowComparison compares the plain path with the window path, which needs registered buffers.
@@ -46,11 +46,13 @@ var directComparison = comparison{
 
 // twoLevelComparison replaces directComparison for groups on several machines.
 var twoLevelComparison = comparison{
-	startPath:    NotDirect,
-	preferred:    NotDirect,
-	alternative:  TwoLevel,
-	microseconds: func(p Point) (notDirect, twoLevel float64) { return p.NotDirectUS(), p.TwoLevelUS },
-	isStrict:     true,
+	startPath:   NotDirect,
+	preferred:   NotDirect,
+	alternative: TwoLevel,
+	microseconds: func(p Point) (notDirect, twoLevel float64) {
+		return p.NotDirectUS(), p.TwoLevelUS
+	},
+	needsAllPoints: true,
 }
 
 func (p Point) hasTwoLevel() bool { return p.TwoLevelUS > 0 }
@@ -65,12 +67,12 @@ func (p Point) NotDirectUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives the rule for calls from measured points, in any order. Without calls.Memory, the
-// rule chooses between the plain and the window path. defaultPath is the choice at the smallest
+// Derive derives the rule for calls from measured points, in any order. If calls.Memory is empty,
+// the rule chooses between the plain and the window path. defaultPath is the choice at the smallest
 // size if neither is faster there.
 //
-// With calls.Memory, the rule chooses between the direct path and NotDirect. If a point has a time
-// of the two-level path, that path replaces the direct path, and Derive drops the other points.
+// Otherwise, the rule chooses between the direct path and NotDirect. If a point has a time of the
+// two-level path, that path replaces the direct path, and Derive drops points without such a time.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	var c comparison
 	switch {
@@ -101,8 +103,8 @@ func groupBySize(points []Point) (sizes []pointsOfSize) {
 			sizes = append(sizes, nil)
 		}
 
-		last := &sizes[len(sizes)-1]
-		*last = append(*last, p)
+		last := len(sizes) - 1
+		sizes[last] = append(sizes[last], p)
 	}
 
 	return sizes
@@ -114,15 +116,16 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	}
 
 	steps = []Step{{Path: c.choosePath(sizes[0], c.startPath), Measured: sizes[0]}}
-	for i, points := range sizes[1:] {
+	for i := 1; i < len(sizes); i++ {
 		last := &steps[len(steps)-1]
+		points := sizes[i]
 		path := c.choosePath(points, last.Path)
 		if path == last.Path {
 			last.Measured = append(last.Measured, points...)
 			continue
 		}
 
-		last.MaxBytes = c.thresholdBetween(sizes[i], points)
+		last.MaxBytes = c.thresholdBetween(sizes[i-1], points)
 		steps = append(steps, Step{Path: path, Measured: points})
 	}
 
@@ -139,7 +142,7 @@ func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	switch {
 	case fasterPaths[c.preferred]:
 		return c.preferred
-	case fasterPaths[neitherPath] && c.isStrict:
+	case fasterPaths[neitherPath] && c.needsAllPoints:
 		return c.preferred
 	case fasterPaths[c.alternative]:
 		return c.alternative
@@ -166,8 +169,7 @@ func (c comparison) fasterPath(p Point) Path {
 	return neitherPath
 }
 
-// logRatio is positive if the alternative is faster. Twice as fast and half as fast differ only in
-// the sign.
+// logRatio is positive if the alternative is faster.
 func (c comparison) logRatio(p Point) float64 {
 	preferred, alternative := c.microseconds(p)
 	return math.Log(preferred / alternative)
@@ -182,8 +184,8 @@ func (c comparison) meanLogRatio(points pointsOfSize) float64 {
 	return sum / float64(len(points))
 }
 
-// thresholdBetween returns the largest size that takes the path of lower. It estimates where both
-// paths are equally fast, and rounds down to a readable number.
+// thresholdBetween returns the MaxBytes of a step that ends between two measured sizes. It
+// estimates where both paths are equally fast, and rounds down to a readable number.
 func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	lowRatio := c.meanLogRatio(lower)
 	highRatio := c.meanLogRatio(upper)
@@ -197,18 +199,16 @@ func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	// Interpolate log ratios linearly over log sizes.
 	fraction := math.Abs(lowRatio) / (math.Abs(lowRatio) + math.Abs(highRatio))
 	crossing := float64(low) * math.Pow(float64(high)/float64(low), fraction)
-	lowest, highest := low, high-1
-	return min(max(roundDownToQuarter(crossing), lowest), highest)
+	return min(max(roundDownToThreeBits(crossing), low), high-1)
 }
 
-// roundDownToQuarter rounds down to 4, 5, 6 or 7 times a power of two, such as 31 to 28. It rounds
-// sizes below 8 to whole bytes.
-func roundDownToQuarter(bytes float64) Size {
+// roundDownToThreeBits keeps the three highest bits of a size: it rounds 31 down to 28.
+func roundDownToThreeBits(bytes float64) Size {
 	whole := Size(bytes)
-	quarter := Size(1)
-	for whole/quarter >= 8 {
-		quarter *= 2
+	lowestKeptBit := Size(1)
+	for whole/lowestKeptBit >= 8 {
+		lowestKeptBit *= 2
 	}
 
-	return whole / quarter * quarter
+	return whole / lowestKeptBit * lowestKeptBit
 }

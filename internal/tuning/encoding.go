@@ -11,13 +11,23 @@ import (
 	"syscall"
 )
 
-// A table is encoded as a JSON document such as
+// formatText is the value of "about". It explains the format to users.
+const formatText = "A collective takes the path of the first step whose 'up_to' is at least the " +
+	"size of its larger buffer; the last step has no limit. Calls without a rule take the path in " +
+	"'otherwise'. Rules with 'memory' come first, for calls that can take the direct path: on " +
+	"'symmetric' or on 'any' other buffers. If they lead to the path 'other', the rules without " +
+	"'memory' choose. A rule without 'operation' covers all operations without a rule for their " +
+	"name. All other fields, such as the measured times, explain the rules. All ranks need the " +
+	"same table."
+
+// file is the JSON document of a table, such as
 //
 //	{
 //	  "version": 4,
 //	  "about": "A collective whose larger buffer ...",
 //	  "device": "NVIDIA H200",
 //	  ...
+//	  "otherwise": "plain",
 //	  "rules": [
 //	    {
 //	      "operation": "AllReduce",
@@ -36,16 +46,6 @@ import (
 //	    }
 //	  ]
 //	}
-
-// formatText is the value of "about". It explains the format to users.
-const formatText = "A collective takes the path of the first step whose 'up_to' is at least the " +
-	"size of its larger buffer; the last step has no limit. Calls without a rule take the path in " +
-	"'otherwise'. Rules with 'memory' come first, for calls that can take the direct path: on " +
-	"'symmetric' or on 'any' other buffers. If they lead to the path 'other', the rules without " +
-	"'memory' choose. A rule without 'operation' covers all operations without a rule for their " +
-	"name. All other fields, such as the measured times, explain the rules. All ranks need the " +
-	"same table."
-
 type file struct {
 	Version int    `json:"version"`
 	About   string `json:"about"`
@@ -82,8 +82,8 @@ func (t *Table) Encode() ([]byte, error) {
 const maxFileBytes = 16 << 20 // a table needs about 4 KiB for each operation and number of ranks
 
 // ReadFile reads a table from a regular file. It returns an error for devices, which may have no
-// end, and for pipes, which only one rank could read. Errors of system calls wrap an
-// *fs.PathError. Errors about the contents do not.
+// end, and for pipes, which only one rank could read. Only errors of system calls wrap an
+// *fs.PathError.
 func ReadFile(name string) (*Table, error) {
 	// Without O_NONBLOCK, opening a pipe would wait for its writer.
 	const unusedMode = 0 // No file is created.
@@ -137,8 +137,8 @@ func Decode(encoded []byte) (*Table, error) {
 
 const unknownOffset int64 = -1
 
-// version has the only field that all versions of the format share. Errors of package json contain
-// the type's name.
+// version has the only field that all versions of the format share. Its name appears in errors of
+// package json.
 type version struct {
 	Version *int `json:"version"` // nil if absent
 }
@@ -161,8 +161,8 @@ func checkVersion(encoded []byte) error {
 	return nil
 }
 
-// addLineNumber adds a line number to err. An offset in err has precedence over the parameter. If
-// both are unknown, addLineNumber returns err unchanged.
+// addLineNumber adds to err the line number of the offset in err or, without one, of the parameter.
+// If both are unknown, addLineNumber returns err unchanged.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -8,8 +8,8 @@ import (
 )
 
 // Rule chooses the path of some calls by their size. A rule with Memory is a direct rule, about the
-// paths Direct and TwoLevel. A direct rule can be general: it then covers all calls without a
-// specific rule.
+// paths Direct and TwoLevel. A direct rule without Operation is general: it covers all calls
+// without a specific rule.
 type Rule struct {
 	Calls
 	Steps []Step `json:"steps"`
@@ -26,7 +26,7 @@ type Step struct {
 // Point holds the times of the paths at one size. The paths were measured in turns.
 type Point struct {
 	Bytes Size `json:"bytes"`
-	// InPlace is set if input and output had the same buffer.
+	// InPlace is true if input and output were the same buffer.
 	InPlace bool `json:"in_place,omitempty"`
 	// PlainUS, WindowUS and DirectUS are medians, in microseconds per call on the slowest rank.
 	// DirectUS is set only in direct rules.
@@ -106,7 +106,7 @@ type Memory string
 const (
 	// Symmetric selects buffers in registered memory, at the same offsets on all ranks.
 	Symmetric Memory = "symmetric"
-	// AnyMemory selects all other buffers.
+	// AnyMemory selects the buffers that Symmetric does not select.
 	AnyMemory Memory = "any"
 )
 
@@ -119,7 +119,8 @@ func (r *Rule) validate() error {
 	}
 
 	isDirectRule := r.Memory != ""
-	if !isDirectRule || !r.isGeneral() {
+	isGeneralDirectRule := isDirectRule && r.isGeneral()
+	if !isGeneralDirectRule {
 		if err := r.Calls.validate(); err != nil {
 			return err
 		}
@@ -168,7 +169,8 @@ func (c Calls) validate() error {
 	return nil
 }
 
-// validate gets the MaxBytes of the previous step, or 0 for the first step.
+// validate checks a step. previousMax is the MaxBytes of the previous step, or 0 for the first
+// step.
 func (s *Step) validate(previousMax Size, isLast, isDirectRule bool) error {
 	if err := s.validatePath(isDirectRule); err != nil {
 		return err
@@ -207,11 +209,10 @@ func (s *Step) validatePath(isDirectRule bool) error {
 func (p *Point) validate(isDirectRule bool) error {
 	hasDirect := p.DirectUS != 0
 	hasTwoLevel := p.TwoLevelUS != 0
-	arePlainTimesValid := isPositive(p.PlainUS) &&
-		(isPositive(p.WindowUS) || isDirectRule && p.WindowUS == 0)
-	isDirectTimeValid := !isDirectRule || isPositive(p.DirectUS) || isPositive(p.TwoLevelUS)
+	isWindowValid := isPositive(p.WindowUS) || (isDirectRule && p.WindowUS == 0)
+	isDirectValid := !isDirectRule || isPositive(p.DirectUS) || isPositive(p.TwoLevelUS)
 	switch {
-	case p.Bytes <= 0, !arePlainTimesValid, !isDirectTimeValid:
+	case p.Bytes <= 0, !isPositive(p.PlainUS), !isWindowValid, !isDirectValid:
 		return fmt.Errorf("sizes and times must be positive")
 	case p.NoisePercent != 0 && !isPositive(p.NoisePercent):
 		return fmt.Errorf("noise_percent is %v, but must not be negative", p.NoisePercent)
