@@ -24,7 +24,7 @@ func parseOutput(text []byte) (*results.Table, error) {
 	return parseBenchmarks(string(text))
 }
 
-// tableBuilder builds a table whose rows may have different columns.
+// tableBuilder builds a table whose rows may lack columns.
 type tableBuilder struct {
 	columns []string         // names, in order of the first use
 	rows    []map[string]any // cells by column name
@@ -86,7 +86,7 @@ func parseReport(text []byte) (*results.Table, error) {
 		if hasBaseline {
 			ratio := strconv.FormatFloat(*r.Ratio, 'f', 2, 64)
 			t.addCell(*r.Baseline+", ns", *r.BaselineMedian)
-			t.addCell("ratio", json.Number(ratio))
+			t.addCell("ratio", json.Number(ratio)) // keeps both decimals
 		}
 
 		for _, name := range slices.Sorted(maps.Keys(r.Figures)) {
@@ -97,7 +97,7 @@ func parseReport(text []byte) (*results.Table, error) {
 	return t.build()
 }
 
-// toCell converts values other than numbers to text.
+// toCell keeps a number and converts other values to text.
 func toCell(value any) any {
 	number, isNumber := value.(float64)
 	if isNumber {

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// Summary summarizes a measurement, in nanoseconds per operation. The time of each batch of
-// operations is their mean.
+// Summary summarizes the mean times of batches of operations, in nanoseconds per operation.
 type Summary struct {
 	Median  float64 `json:"ns_per_op"`
 	Min     float64 `json:"min_ns"`
@@ -19,7 +18,7 @@ type Summary struct {
 	Batches int     `json:"batches"`
 }
 
-// Summarize summarizes the times of batches. It returns the zero Summary if there are none.
+// Summarize summarizes mean times. It returns the zero Summary if there are none.
 func Summarize(times []float64) Summary {
 	n := len(times)
 	if n == 0 {
@@ -96,8 +95,8 @@ type Trips struct {
 	Before float64 `json:"before_ns"`
 	After  float64 `json:"after_ns"`
 	// Mode is "smt" for two threads of one core, "near" for processors that share a cache, "far" for
-	// others, "busy" for processors that do other work, "unknown" with only one processor, or "mixed"
-	// if it changed during the run.
+	// others, "busy" for processors that do other work, "unknown" without a time, or "mixed" if it
+	// changed during the run.
 	Mode string `json:"mode"`
 }
 
@@ -134,7 +133,7 @@ func New(name string, m Machine) *Report {
 	return &Report{Bench: name, Machine: m, Results: noResults}
 }
 
-// SetWorst sets Worst to the result with the lowest ratio, if any.
+// SetWorst sets Worst to the result with the lowest ratio, if any result has a ratio.
 func (r *Report) SetWorst() {
 	for i := range r.Results {
 		result := &r.Results[i]
@@ -200,9 +199,9 @@ func Duration(ns float64) string {
 	}
 }
 
-// formatDigits formats a number with at least three digits, such as 1.23, 12.3, 123 and 1234.
+// formatDigits formats numbers as 1.23, 12.3, 123 and 1234.
 func formatDigits(number float64) string {
-	const roundsTo10, roundsTo100 = 9.995, 99.95 // the smallest numbers that do
+	const roundsTo10, roundsTo100 = 9.995, 99.95 // with two and with one decimal
 	decimals := 2
 	switch {
 	case number >= roundsTo100:

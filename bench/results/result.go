@@ -174,7 +174,7 @@ func writeRow(out *strings.Builder, cells []string) {
 	out.WriteString("\n")
 }
 
-// formatCell formats a cell for Markdown, or rejects a cell that Rows must not contain.
+// formatCell formats a cell for Markdown. It rejects types that Rows must not contain.
 func formatCell(cell any) (string, error) {
 	switch cell := cell.(type) {
 	case nil:

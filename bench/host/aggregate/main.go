@@ -120,7 +120,7 @@ type launchResults struct {
 	droppedCount int
 }
 
-// rowKey is equal in rows that are compared with each other.
+// rowKey identifies rows that are compared with each other.
 type rowKey struct {
 	ranks, bytes int
 	mode         string // how far the processors were from each other, see report.Trips
@@ -141,7 +141,7 @@ const (
 	columnCount // number of columns
 )
 
-// numericColumns lists the columns of numbers that add uses.
+// numericColumns lists the columns that add reads as numbers.
 var numericColumns = []int{
 	columnRanks, columnBytes, columnMedian, columnTripBefore, columnTripAfter,
 }

@@ -18,7 +18,7 @@ import (
 // other libraries such as MPI.
 const (
 	ownLabel   = "symmem"
-	limitLabel = "limit" // a C program without checks, whose times can hardly be reached (limit.c)
+	limitLabel = "limit" // limit.c, a C program without checks: the shortest time in practice
 )
 
 // section contains the table of an operation, a mode and a number of ranks. The table has a row for
@@ -28,8 +28,8 @@ type section struct {
 	table *results.Table
 }
 
-// sectionOf returns the key of the section that contains the rows with this key.
-func (k rowKey) sectionOf() rowKey {
+// withoutBytes returns the key of the row's section.
+func (k rowKey) withoutBytes() rowKey {
 	k.bytes = 0
 	return k
 }
@@ -37,19 +37,19 @@ func (k rowKey) sectionOf() rowKey {
 // sections returns all tables.
 func (l *launchResults) sections() []section {
 	var sections []section
-	var labels []string // columns of the last section
+	var labels []string // columns of the latest section
 	for _, key := range slices.SortedFunc(maps.Keys(l.medians), compareKeys) {
-		last := len(sections) - 1 // -1 before the first section
-		if last < 0 || sections[last].key != key.sectionOf() {
-			labels = l.labels(key.sectionOf())
+		latest := len(sections) - 1 // -1 before the first section
+		if latest < 0 || sections[latest].key != key.withoutBytes() {
+			labels = l.labels(key.withoutBytes())
 			columns := slices.Concat([]string{"bytes"}, labels,
 				[]string{"best peer", "its time over ours", "the limit's over ours"})
 			table := &results.Table{Columns: columns}
-			sections = append(sections, section{key: key.sectionOf(), table: table})
-			last++
+			sections = append(sections, section{key: key.withoutBytes(), table: table})
+			latest++
 		}
 
-		table := sections[last].table
+		table := sections[latest].table
 		table.Rows = append(table.Rows, tableRow(key, labels, l.medians[key]))
 	}
 
@@ -102,27 +102,27 @@ func writeResults(l *launchResults, folder string, r results.Run) error {
 }
 
 // labels returns the labels that the rows of a section have, with ownLabel and limitLabel first.
-func (l *launchResults) labels(section rowKey) []string {
-	peers := map[string]bool{}
+func (l *launchResults) labels(sectionKey rowKey) []string {
+	found := map[string]bool{}
 	for key, medians := range l.medians {
-		if key.sectionOf() != section {
+		if key.withoutBytes() != sectionKey {
 			continue
 		}
 
 		for label := range medians {
-			peers[label] = true
+			found[label] = true
 		}
 	}
 
-	delete(peers, ownLabel)
-	delete(peers, limitLabel)
+	delete(found, ownLabel)
+	delete(found, limitLabel)
 	labels := []string{ownLabel, limitLabel}
-	return append(labels, slices.Sorted(maps.Keys(peers))...)
+	return append(labels, slices.Sorted(maps.Keys(found))...)
 }
 
-// tableRow returns the cells of a row. launchMedians holds the medians of the launches by label.
+// tableRow returns the cells of a row. launchMedians holds the median of each launch, by label.
 func tableRow(key rowKey, labels []string, launchMedians map[string][]float64) []any {
-	times := map[string]float64{} // by label; the median of the medians
+	times := map[string]float64{} // by label; median over the launches
 	for label, medians := range launchMedians {
 		times[label] = report.Summarize(medians).Median
 	}
@@ -137,7 +137,7 @@ func tableRow(key rowKey, labels []string, launchMedians map[string][]float64) [
 		}
 	}
 
-	peer := bestPeer(times) // "" without a peer, which has no time
+	peer := bestPeer(times) // if "", times[peer] is 0
 	ownTime := times[ownLabel]
 	return append(cells, peer,
 		ratioCell(times[peer], ownTime), ratioCell(times[limitLabel], ownTime))
