@@ -51,7 +51,6 @@ func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 	b.markFree(slot)
 }
 
-// removeKey leaves heaps and sparse bags to finishRemoval.
 func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	isInHeap := slot < bag.heapCount
 	isSparse := bag.count < bag.capacity/4
@@ -130,7 +129,7 @@ func (f *freeBlocks) lowestInLargeBag(bag *bag) uint32 {
 	}
 
 	keys := f.keys[bag.start:][:bag.count]
-	lowestKey := keys[0] // lowest key of the heap, or first of the tail
+	lowestKey := keys[0] // lowest of the heap, or first of the tail
 	for slot := bag.heapCount; slot < uint32(len(keys)); slot++ {
 		lowestKey = min(lowestKey, keys[slot])
 	}

@@ -24,7 +24,7 @@ const (
 	noState  State = iota // of unused records, sentinels and placer.lastFreed
 	Free                  // its stream can allocate it
 	Live                  // allocated and not freed
-	Parked                // not live, but still allocated: pinned, or kept by Rebuild
+	Parked                // not live, but allocated: pinned or kept by Rebuild
 	Deferred              // freed, but other streams may still use it
 )
 

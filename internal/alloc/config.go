@@ -136,8 +136,7 @@ func (c *Config) limitSegment(wantedBytes, requestBytes, mappedBytes int64) int6
 	return segmentBytes
 }
 
-// smallIndexBit returns the lowest bit of the id of the index for a size: 1 for a stream's small
-// index.
+// smallIndexBit returns the lowest bit of the index's id for a size: 1 for small segments.
 func (c *Config) smallIndexBit(roundedBytes int64) uint32 {
 	if c.Sizing == Stepped && roundedBytes <= maxSmallRequest {
 		return 1

@@ -53,7 +53,7 @@ func (l *lifetimes) freeOrDefer(id uint32) State {
 	return Free
 }
 
-// deferBlock defers a block, and reports an event to record for each stream that may still use it.
+// deferBlock reports an event to record for each stream that may still use the block.
 func (l *lifetimes) deferBlock(id uint32) {
 	l.deferralCount++
 	l.reports.hasEntries = true
@@ -70,8 +70,8 @@ func (l *lifetimes) deferBlock(id uint32) {
 	l.counts.deferredBytes += b.size()
 }
 
-// completeUse ends a stream's use of a deferred block, and frees the block if no use remains. It
-// does nothing if the block was deferred after lastDeferral.
+// completeUse ends a stream's use of a block, unless the block was deferred after lastDeferral. It
+// frees the block if no use remains.
 func (l *lifetimes) completeUse(id, streamID uint32, lastDeferral uint64) {
 	fields := &l.rareFields[id]
 	isRemoved := l.removeDeferredUse(fields, streamID, lastDeferral)
@@ -81,8 +81,8 @@ func (l *lifetimes) completeUse(id, streamID uint32, lastDeferral uint64) {
 	}
 }
 
-// freeAndReportWaits frees a deferred block before its uses are complete, and reports the events of
-// these uses.
+// freeAndReportWaits frees a deferred block before its uses are complete, and reports the uses'
+// events.
 func (l *lifetimes) freeAndReportWaits(id uint32) {
 	fields := &l.rareFields[id]
 	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
@@ -102,7 +102,7 @@ func (l *lifetimes) freeDeferred(id uint32) {
 	l.reports.returned = append(l.reports.returned, returned)
 	l.removeDeferred(id)
 	l.counts.deferredBytes -= b.size()
-	l.makeFree(b, id) // last, because it can drop the record
+	l.makeFree(b, id) // can drop the record
 }
 
 func (l *lifetimes) ownerOf(b *block) *stream {
@@ -180,8 +180,8 @@ func (r *reports) clear() {
 	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
 }
 
-// HasReports reports whether the latest call has added entries to a list. The lists are valid until
-// the next change of the Core.
+// HasReports reports whether the latest call has added to a list. The lists are valid until the
+// next change of the Core.
 func (r *reports) HasReports() bool { return r.hasEntries }
 
 // EventsToRecord lists events that the caller must record, because the latest call deferred a

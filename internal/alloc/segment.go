@@ -146,7 +146,7 @@ func (c *Core) Inventory() (Inventory, error) {
 	for ordinal := range c.segments {
 		extent := c.segments[ordinal].extent()
 		inventory.Segments = append(inventory.Segments, extent)
-		if !extent.isUsed() { // removed or retired
+		if !extent.isUsed() {
 			continue
 		}
 
@@ -229,7 +229,7 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 		case segmentEmpty:
 			unusedSegments = append(unusedSegments, c.segmentView(int32(ordinal)))
 			c.segments[ordinal] = segment{}
-		case segmentAbsent, segmentUsable: // nothing to do
+		case segmentAbsent, segmentUsable:
 		}
 	}
 

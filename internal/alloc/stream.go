@@ -20,8 +20,8 @@ type streamTable struct {
 	selectedIndex  uint32 // its index for large requests
 }
 
-// Number returns a stream's number, from 1 in the order of the streams' first Alloc or Reserve. It
-// returns 0 for Stream 0 and for streams without a request. Only Rebuild changes numbers.
+// Number returns a stream's number, from 1 in the order of the first Alloc or Reserve, or 0 for
+// Stream 0 and streams without a request. Rebuild changes numbers.
 func (t *streamTable) Number(name Stream) uint32 {
 	streamID, isKnown := t.streamIDs[name]
 	if !isKnown {
@@ -52,7 +52,7 @@ func (l *lifetimes) ensureStream(stream Stream) uint32 {
 	streamID, isKnown := l.streamIDs[stream]
 	if !isKnown {
 		streamID = l.addStream(stream)
-		l.indexes = append(l.indexes, nil, nil) // see streamIDOf
+		l.indexes = append(l.indexes, nil, nil)
 	}
 
 	return streamID
@@ -80,8 +80,7 @@ func (t *streamTable) renumber() {
 	t.numberedCount, t.selectedStream, t.selectedIndex = 0, 0, 0
 }
 
-// streamIDOf returns half the indexID. The ids of a stream's two indexes are 2*streamID for large
-// requests, and 2*streamID+1 for small ones.
+// A stream's index ids are 2*streamID (large requests) and 2*streamID+1.
 func streamIDOf(indexID uint32) uint32 { return indexID / 2 }
 
 func (t *streamTable) nameOfIndex(indexID uint32) Stream {
