@@ -116,7 +116,6 @@ func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (
 	transport := &http.Transport{
 		DisableKeepAlives: true, // the transport serves only one request
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			// The host in the URL has no effect.
 			return new(net.Dialer).DialContext(ctx, "unix", socketPath(folder, rank))
 		},
 	}

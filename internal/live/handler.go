@@ -14,8 +14,7 @@ import (
 )
 
 // Each rank serves its own state on a Unix socket. The lowest rank of a machine also serves the
-// states of all ranks on the machine over TCP. A program's own HTTP server can serve them with
-// Handler.
+// states of the machine's ranks over TCP. A program's own HTTP server can use Handler.
 
 // URL paths.
 const (
@@ -89,7 +88,7 @@ func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	return protect(newMux(read))
 }
 
-// socketHandler serves only this rank, on its Unix socket.
+// socketHandler serves only this rank.
 func (s *Server) socketHandler() http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
 		return newMachineOf(s.ownSnapshot(eventLimit))
@@ -100,7 +99,7 @@ func (s *Server) socketHandler() http.Handler {
 }
 
 // tcpHandler serves all ranks on this machine. Metrics are public. The other paths require the
-// token of the job and a server that listens on a loopback address.
+// job's token and a listener at a loopback address.
 func (s *Server) tcpHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
 	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address) // "" after an error
@@ -196,8 +195,8 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// holdConnection keeps a connection open until the client, another rank, closes it. When the
-// connection breaks, the client detects the exit of this rank.
+// holdConnection keeps a connection open until the client, another rank, closes it. If it breaks,
+// the client detects the exit of this rank.
 func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	noDeadline := time.Time{}

@@ -64,7 +64,7 @@ func buildPage(m *Machine) *page.Page {
 	pb := &pageBuilder{machine: m, page: &page.Page{
 		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host),
 		Live:  true,
-		Agree: true, // until addPools finds a difference
+		Agree: true, // unless the pools differ
 		Notes: []string{eventsNote, callsNote},
 	}}
 	for i := range m.Ranks {
@@ -132,7 +132,7 @@ func (pb *pageBuilder) addGroup(rankIndex int, g *Group) {
 	}
 
 	for i := range g.Calls {
-		c := &g.Calls[i] // one of several ranges of sizes
+		c := &g.Calls[i] // of one range of sizes
 		row := pb.ensurePathRow(g.ID, c.Operation, c.Path)
 		row.Calls[rankIndex] += int64(c.Calls)
 		row.Bytes[rankIndex] += int64(c.Bytes)

@@ -26,7 +26,7 @@ type Snapshot struct {
 	GPU     int       `json:"gpu"`               // -1 for other devices
 	Library string    `json:"library,omitempty"` // version of the backend's library
 	Check   string    `json:"check"`             // level of consistency checks
-	Formula string    `json:"formula"`           // order in which reductions combine values
+	Formula string    `json:"formula"`           // order of values in reductions
 	Address string    `json:"address,omitempty"` // TCP address of its server, or empty
 	Waits   []Wait    `json:"waits"`             // oldest first
 	Groups  []Group   `json:"groups"`            // sorted by ID
@@ -53,8 +53,8 @@ type Group struct {
 	Machines       int     `json:"machines"`
 	Windows        int     `json:"windows"`       // number of registered segments
 	Registrations  uint64  `json:"registrations"` // number of calls that registered segments
-	Agreements     uint64  `json:"agreements"`    // number of consistency checks without a difference
-	// Paths counts collectives, including replays of CUDA graphs, by path: how they were executed.
+	Agreements     uint64  `json:"agreements"`    // number of comparisons without a difference
+	// Paths counts collectives by path, including replays of CUDA graphs.
 	Paths    map[string]uint64 `json:"paths"`
 	Activity map[int]string    `json:"activity,omitempty"` // what ranks of the job are doing, if known
 	Calls    []Calls           `json:"calls"`
@@ -87,7 +87,7 @@ type Times struct {
 type Pool struct {
 	ID     uint64 `json:"id"`             // number in the Domain, from 0
 	Domain string `json:"domain"`         // ID of the group that shares the pool, or empty
-	Busy   bool   `json:"busy,omitempty"` // PoolStats is empty, because a call is using the pool
+	Busy   bool   `json:"busy,omitempty"` // in use by a call; PoolStats is empty
 	PoolStats
 	First      uint64      `json:"first,omitempty"`  // number of events before Recent
 	Recent     []Placement `json:"recent,omitempty"` // latest events
