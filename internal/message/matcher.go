@@ -9,9 +9,9 @@ import (
 const Any = -1
 
 // Matcher assigns messages to the receives of one rank. Receives with the same tag claim messages
-// in the order of Post. A receive from a given source claims the next message of this source at
-// once, even before it arrives. A receive from Any waits for a message, and the receives behind it
-// wait too. Values of type R identify receives. The zero Matcher is ready to use.
+// in the order of Post. A receive from a given source claims the next message of this source, even
+// before it arrives. A receive from Any waits for a message, and the receives behind it wait too.
+// Values of type R identify receives. The zero Matcher is ready to use.
 type Matcher[R any] struct {
 	queues map[int]*queue[R] // by tag
 	claims []Claim[R]        // result of Post and Arrive, reused by each call
@@ -21,7 +21,7 @@ type Matcher[R any] struct {
 type Claim[R any] struct {
 	Receive R
 	Source  int    // rank that sends the message
-	Number  uint64 // Number of the Arrival
+	Number  uint64 // see Arrival
 }
 
 // Arrival describes a message that has begun to arrive.
@@ -36,7 +36,7 @@ type queue[R any] struct {
 	claimedCounts   map[int]uint64         // number of claimed messages, by source
 	waitingReceives []waitingReceive[R]    // in the order of Post
 	unclaimed       map[messageID]struct{} // messages that have arrived but are not claimed
-	arrivals        []Arrival              // in order; all unclaimed messages, and some claimed ones
+	arrivals        []Arrival              // unclaimed messages and some claimed ones, in order
 }
 
 type messageID struct {
@@ -47,7 +47,7 @@ type messageID struct {
 type waitingReceive[R any] struct {
 	receive R
 	source  int    // rank or Any
-	segment uint64 // required Segment of the message if source is Any
+	segment uint64 // see Post
 }
 
 func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
@@ -68,8 +68,7 @@ func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
 }
 
 // Post records a receive from a rank or Any. It returns the resulting claims, which are valid until
-// the next call of Post or Arrive. A receive from Any accepts only messages with the given Segment;
-// other receives ignore it.
+// the next call of Post or Arrive. A receive from Any accepts only messages of the segment.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.ensureQueue(tag)
 	receive := waitingReceive[R]{receive: r, source: source, segment: segment}
