@@ -18,16 +18,16 @@ import (
 // After Close, Enter returns false. Once Empty then returns true, the memory can be unmapped. The
 // zero Gate is open. A Gate must not be copied.
 //
-// A goroutine that enters often, while no others do, becomes the owner of a bias: it enters without
-// atomic instructions until another goroutine becomes the owner or closes the gate. See bias.
+// If only one goroutine enters often, it becomes the owner of a bias: it enters without atomic
+// instructions until another goroutine becomes the owner or closes the gate.
 type Gate struct {
-	currentBias   atomic.Pointer[bias] // nil if the gate has no owner
+	currentBias   atomic.Pointer[bias] // nil without an owner
 	unbiasedCount atomic.Int64         // running calls without a bias, plus closedUnit for each Close
 	lastUnbiased  atomic.Uintptr       // goroutine that last entered without a bias
-	repeatCount   atomic.Int32         // about the number of repetitions by lastUnbiased
+	repeatCount   atomic.Int32         // number of repetitions by lastUnbiased
 
 	biasMu     sync.Mutex // guards latestBias and stores to currentBias
-	latestBias *bias      // counts the owner's running calls, even after the bias has ended
+	latestBias *bias      // may count calls that run after the bias has ended
 }
 
 const (
@@ -69,7 +69,7 @@ func (g *Gate) EnterAs(me Goroutine) Pass {
 		return Pass{}
 	}
 
-	b.busy++                       // need not be atomic, see bias
+	b.busy++                       // see bias
 	if g.currentBias.Load() != b { // Another goroutine has just ended the bias.
 		b.busy--
 		return Pass{}
@@ -88,7 +88,7 @@ func (g *Gate) Leave(pass Pass) {
 	g.unbiasedCount.Add(-1)
 }
 
-// Close closes the gate. It does not wait for running calls.
+// Close closes the gate and does not wait for calls.
 func (g *Gate) Close() {
 	g.unbiasedCount.Add(closedUnit)
 	g.biasMu.Lock()
@@ -152,8 +152,7 @@ func (g *Gate) setOwner(owner uintptr) {
 	g.currentBias.Store(g.latestBias)
 }
 
-// endBias ends the bias, if any. From then on, latestBias counts no new calls. The caller must hold
-// biasMu.
+// endBias ends the bias, if any: latestBias counts no new calls. The caller must hold biasMu.
 func (g *Gate) endBias() {
 	if g.currentBias.Load() != nil {
 		g.currentBias.Store(nil)

@@ -15,8 +15,8 @@ import (
 // the lock without atomic instructions until another goroutine acquires it. See bias.
 type Lock struct {
 	currentBias atomic.Pointer[bias] // nil if the lock has no owner; stores are guarded by held
-	heldBias    *bias                // bias with which the last holder acquired the lock, or nil
-	held        uint32               // 1 while a goroutine without a bias holds or acquires the lock
+	heldBias    *bias                // bias of the last holder, or nil
+	held        uint32               // 1 while held without a bias, or while a bias ends
 	repeatCount uint32               // number of repetitions by lastHolder; guarded by held
 	lastHolder  uintptr              // last holder without a bias; guarded by held
 }
@@ -35,7 +35,7 @@ func (l *Lock) Lock() {
 // lockBiased acquires the lock for the owner of b, the running goroutine. It returns false if
 // another goroutine has ended the bias.
 func (l *Lock) lockBiased(b *bias) bool {
-	b.busy = 1 // need not be atomic, see bias
+	b.busy = 1 // see bias
 	if l.currentBias.Load() != b {
 		b.busy = 0
 		return false
@@ -77,8 +77,8 @@ func (l *Lock) endBias() *bias {
 	return b
 }
 
-// pause waits between polls. It yields in the first 100 rounds and then sleeps, for 50 us at first
-// and twice as long after every 20 sleeps, up to 800 us.
+// pause waits between polls. It yields 100 times and then sleeps, for 50 us at first and twice as
+// long after every 20 sleeps, up to 800 us.
 func pause(round int) {
 	const (
 		yieldRounds       = 100
@@ -120,7 +120,7 @@ func (l *Lock) TryLock() bool {
 		return true
 	}
 
-	l.currentBias.Store(b) // The owner holds the lock and keeps its bias.
+	l.currentBias.Store(b) // The owner holds the lock.
 	StoreRelease32(&l.held, 0)
 	return false
 }
@@ -149,7 +149,7 @@ func (l *Lock) unlockUnbiased() {
 		l.repeatCount++
 		if l.repeatCount == lockOwnerThreshold && enableBarrier() {
 			l.repeatCount = 0
-			// The bias must be new, because a former owner may still clear the old one's busy.
+			// A new bias, because the former owner may still clear busy of the old bias.
 			l.currentBias.Store(&bias{owner: me})
 		}
 	}

@@ -1,6 +1,6 @@
 //go:build !amd64 || race
 
-// race: The race detector does not see accesses by assembly.
+// The race detector does not see accesses by assembly.
 
 package spin
 
