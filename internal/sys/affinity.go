@@ -27,7 +27,7 @@ func Affinity() ([]int, error) {
 	return processors, nil
 }
 
-// SetAffinity binds the calling thread, and the threads that it starts later, to one processor. The
+// SetAffinity binds the calling thread, and threads that it will start, to one processor. The
 // goroutine must be locked to the thread.
 func SetAffinity(processor int) error {
 	return bind(unix.Gettid(), processor)
@@ -43,7 +43,7 @@ func BindProcess(processor int) error {
 	for _, t := range threads {
 		id, err := strconv.Atoi(t.Name())
 		if err != nil {
-			continue // not a thread
+			continue
 		}
 
 		// The thread may have exited since it was listed.
@@ -69,8 +69,8 @@ func bind(thread, processor int) error {
 // AffinityMaskBytes is the length of a mask with one bit for each of 1,024 processors.
 const AffinityMaskBytes = 128
 
-// AffinityMask returns Affinity as a mask. Bit n%8 of byte n/8 stands for processor n. Processors
-// above 1,023 are omitted.
+// AffinityMask returns Affinity as a mask. Bit n%8 of byte n/8 stands for processor n. It
+// omits processors above 1,023.
 func AffinityMask() ([]byte, error) {
 	allowed, err := Affinity()
 	if err != nil {

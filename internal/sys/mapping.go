@@ -119,7 +119,7 @@ func (m *Mapping) Protect(allowAccess bool) error {
 }
 
 // Shrink shortens a reservation to a number of bytes, rounded up to a multiple of PageSize. It does
-// nothing if the reservation is closed or not longer than that.
+// nothing if the reservation is closed or not longer.
 func (m *Mapping) Shrink(bytes int64) error {
 	newBytes := (bytes + PageSize - 1) &^ (PageSize - 1)
 	isClosed := m.base == nil
@@ -180,7 +180,7 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 }
 
 // reserveAgain reserves a range that a failed mapFixed may have unmapped. If it returns false, the
-// range may hold another thread's memory, and the caller must not unmap it.
+// range may belong to another thread: do not unmap it.
 func reserveAgain(base unsafe.Pointer, bytes int64) bool {
 	// MAP_FIXED_NOREPLACE fails instead of replacing memory of another thread.
 	_, err := reserveAddresses(base, bytes, unix.MAP_FIXED_NOREPLACE)

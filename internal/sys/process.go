@@ -21,8 +21,8 @@ func Pidfd(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// AwaitEnd waits until the process of a descriptor from Pidfd has exited. It returns an error if
-// pidfd is closed or the deadline set by pidfd.SetReadDeadline passes.
+// AwaitEnd waits until the process of a pidfd has exited. It returns an error if pidfd is closed or
+// the deadline set by pidfd.SetReadDeadline passes.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -37,8 +37,7 @@ func AwaitEnd(pidfd *os.File) error {
 	return nil
 }
 
-// HasEnded reports whether the process of a descriptor from Pidfd has exited. It returns false if
-// pidfd is closed.
+// HasEnded reports whether the process of a pidfd has exited. It returns false if pidfd is closed.
 func HasEnded(pidfd *os.File) bool {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
