@@ -56,7 +56,7 @@ const (
 // Calls describes the calls that a rule covers, or a single call.
 type Calls struct {
 	// Operation is the name of a driver.Operation, such as "AllReduce". A general rule has no
-	// Operation and a zero Shape.
+	// Operation and no Shape.
 	Operation string `json:"operation,omitempty"`
 	Shape
 	Memory Memory `json:"memory,omitempty"`
@@ -169,8 +169,7 @@ func (c Calls) validate() error {
 	return nil
 }
 
-// validate checks a step. previousMax is the MaxBytes of the previous step, or 0 for the first
-// step.
+// validate checks s. previousMax is the MaxBytes of the previous step, or 0 for the first step.
 func (s *Step) validate(previousMax Size, isLast, isDirectRule bool) error {
 	if err := s.validatePath(isDirectRule); err != nil {
 		return err
