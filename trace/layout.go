@@ -7,7 +7,7 @@ var ErrFormat = errors.New("unreadable trace")
 
 // A trace consists of a header, a ring buffer and a text space. The ring has one or two records for
 // each event. Its source, a memory pool or a group of ranks, claims records before it writes them.
-// The text space has all strings; records contain their numbers. See docs/reference/trace.md.
+// The text space has all strings; records contain their numbers.
 
 const (
 	magic       = "SYMTRACE" // at offset 0
@@ -79,7 +79,7 @@ const (
 // Readers return the records in the order 1, 2, 3, 17.
 const (
 	batchRecords = 16
-	maxAge       = 1<<6 - 1         // sources skip records that would be older
+	maxAge       = 1<<6 - 1         // sources skip older records
 	minRecords   = 2 * (maxAge + 1) // smallest capacity
 )
 
