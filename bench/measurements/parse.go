@@ -86,7 +86,7 @@ func parseReport(text []byte) (*results.Table, error) {
 		if hasBaseline {
 			ratio := strconv.FormatFloat(*r.Ratio, 'f', 2, 64)
 			t.addCell(*r.Baseline+", ns", *r.BaselineMedian)
-			t.addCell("ratio", json.Number(ratio)) // keeps both decimals
+			t.addCell("ratio", json.Number(ratio))
 		}
 
 		for _, name := range slices.Sorted(maps.Keys(r.Figures)) {
@@ -97,7 +97,7 @@ func parseReport(text []byte) (*results.Table, error) {
 	return t.build()
 }
 
-// toCell keeps a number and converts other values to text.
+// toCell converts values except numbers to text.
 func toCell(value any) any {
 	number, isNumber := value.(float64)
 	if isNumber {
