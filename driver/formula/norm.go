@@ -7,24 +7,24 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormRow holds the results of a norm for one row. Floats of 16 and 8 bits are stored as bits.
+// NormRow holds the results of a norm for one row. The integers are the bits of floats.
 type NormRow struct {
-	Residual  []uint16  // the residual after the call
-	Output    []uint16  // the normalized row
-	Quantized []uint8   // the normalized row in 8-bit floats; nil without quantization
+	Residual  []uint16
+	Output    []uint16
+	Quantized []uint8   // Output in 8-bit floats; nil without quantization
 	Scales    []float32 // for the row or each group of elements; nil if the call computes none
 }
 
-// Norm returns the results of a norm for one row. sums holds the sums of the ranks' elements,
-// rounded to type t. With an epsilon and a bias of 0:
+// Norm returns the results of a norm for one row. sums is the sum of the ranks' rows, rounded to
+// type t. Only QuantStatic uses staticScale. With an epsilon and a bias of 0:
 //
-//	sums      2 -2  2 -2
-//	residual  1 -1  1 -1
-//	Residual  3 -3  3 -3    sums + residual; the root mean square is 3
-//	weight    2  2  1  1
-//	Output    2 -2  1 -1    Residual / 3 * weight
+//	sums         2 -2  2 -2
+//	oldResidual  1 -1  1 -1
+//	Residual     3 -3  3 -3    sums + oldResidual; the root mean square is 3
+//	weight       2  2  1  1
+//	Output       2 -2  1 -1    Residual / 3 * weight
 func Norm(
-	n *driver.Norm, t driver.DataType, sums, residual, weight []uint16, staticScale float32,
+	n *driver.Norm, t driver.DataType, sums, oldResidual, weight []uint16, staticScale float32,
 ) NormRow {
 	decode, bitsOf := reduce.BFloat16Value, reduce.BFloat16Bits
 	if t == driver.Float16 {
@@ -40,41 +40,43 @@ func Norm(
 	}
 	size := len(sums)
 	r := NormRow{Residual: make([]uint16, size), Output: make([]uint16, size)}
-	row := make([]float32, size) // the new residual, then the output
+	residual := make([]float32, size)
 	for i := range sums {
-		r.Residual[i] = encode(decode(sums[i]) + decode(residual[i]))
-		row[i] = decode(r.Residual[i])
+		r.Residual[i] = encode(decode(sums[i]) + decode(oldResidual[i]))
+		residual[i] = decode(r.Residual[i])
 	}
 
 	inverseSize := 1 / float32(size)
-	meanSquare := float32(sumSquares(row) * inverseSize) // float32 prevents a fused multiply-add
+	meanSquare := float32(sumSquares(residual) * inverseSize) // conversion prevents a fused multiply-add
 	inverseRMS := 1 / float32(math.Sqrt(float64(meanSquare+n.Epsilon)))
-	for i, v := range row {
+	output := make([]float32, size)
+	for i, v := range residual {
 		r.Output[i] = encode(v * (decode(weight[i]) + n.WeightBias) * inverseRMS)
-		row[i] = decode(r.Output[i])
+		output[i] = decode(r.Output[i])
 	}
 
-	r.quantize(n.Quant, row, staticScale)
+	r.quantize(n.Quant, output, staticScale)
 	return r
 }
 
 func isNaN(v float32) bool { return v != v }
 
+// The GPU kernels divide a row among these threads.
 const (
-	warpCount      = 16 // warps that share a row on a GPU
+	warpCount      = 16
 	threadsPerWarp = 32
 )
 
-// sumSquares adds the squares of a row in the order of the GPU kernel: first within each thread,
+// sumSquares adds the squares of a row in the order of the GPU kernels: first within each thread,
 // then within each warp, then across warps.
 func sumSquares(row []float32) float32 {
 	var sums [warpCount][threadsPerWarp]float32
 	for i, v := range row {
-		unit := i / driver.NormUnit // consecutive elements that a thread reads at once
-		thread := unit % (warpCount * threadsPerWarp)
+		unitIndex := i / driver.NormUnit
+		thread := unitIndex % (warpCount * threadsPerWarp)
 		sum := &sums[thread/threadsPerWarp][thread%threadsPerWarp]
-		// Like a fused multiply-add: float64 holds the square of a 16-bit float exactly.
-		*sum = float32(float64(v)*float64(v) + float64(*sum))
+		exactSquare := float64(v) * float64(v) // as in a fused multiply-add
+		*sum = float32(exactSquare + float64(*sum))
 	}
 
 	var totals [warpCount]float32
@@ -92,7 +94,7 @@ func sumSquares(row []float32) float32 {
 	return totals[0]
 }
 
-// addThreads adds the sums of a warp in halves: 16 sums onto 16, then 8 onto 8.
+// addThreads repeatedly adds the upper half of a warp's sums to the lower half.
 func addThreads(sums *[threadsPerWarp]float32) float32 {
 	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
 		for thread := range distance {
@@ -109,13 +111,13 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 		return
 	}
 
-	groupSize := len(row) // of elements that share a scale
+	elementsPerScale := len(row)
 	if q == driver.QuantPerGroup {
-		groupSize = driver.QuantGroup
+		elementsPerScale = driver.QuantGroup
 	}
 
-	for first := 0; first < len(row); first += groupSize {
-		values := row[first : first+groupSize]
+	for first := 0; first < len(row); first += elementsPerScale {
+		values := row[first : first+elementsPerScale]
 		scale := staticScale
 		if q.ComputesScales() {
 			scale = computeScale(values)
@@ -131,7 +133,7 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 
 // computeScale returns the scale that maps the largest magnitude to the largest 8-bit float.
 func computeScale(values []float32) float32 {
-	largest := float32(driver.MinMagnitude) // prevents a scale of 0
+	largest := float32(driver.MinMagnitude) // because the scale, a divisor, must not be 0
 	for _, v := range values {
 		if isNaN(v) {
 			return canonicalNaN

@@ -14,32 +14,32 @@ import (
 //
 // All calls reuse the buffers in the fields.
 type normalizer struct {
-	row        []float32            // the current row
-	residual   []float32            // residual of the row before the call
-	weights    []float32            // the same for all rows; include the bias
-	roundedRow []uint16             // output for norms that return only quantized values
-	squareSums [threadCount]float32 // one per GPU thread
+	row         []float32            // the current row
+	oldResidual []float32            // residual of the row before the call
+	weights     []float32            // the same for all rows; include the bias
+	roundedRow  []uint16             // output for norms that return only quantized values
+	squareSums  [threadCount]float32 // one per GPU thread
 }
 
-// normalize normalizes the sums of the ranks' rows, which it reads from call.Recv.
+// normalize normalizes the rows in call.Recv, each of which is a sum of the ranks' rows.
 func (n *normalizer) normalize(call *plan) {
 	norm, t := call.Norm, call.DataType
-	hidden := int(norm.Hidden)
-	n.allocate(hidden)
+	rowLength := int(norm.Hidden)
+	n.allocate(rowLength)
 	if norm.Rows == 0 {
 		return
 	}
 
-	toFloat32(t, n.weights, matrixRow[uint16](norm.Weight, 0, hidden))
+	toFloat32(t, n.weights, matrixRow[uint16](norm.Weight, 0, rowLength))
 	for i := range n.weights {
 		n.weights[i] += norm.WeightBias
 	}
 
 	for row := range int(norm.Rows) {
-		sums := matrixRow[uint16](call.Recv, row, hidden)
-		residual := matrixRow[uint16](norm.Residual, row, hidden)
+		sums := matrixRow[uint16](call.Recv, row, rowLength)
+		residual := matrixRow[uint16](norm.Residual, row, rowLength)
 		n.addResidual(t, sums, residual)
-		output := sums // overwrites the sums
+		output := sums // no longer needed
 		if norm.OnlyQuantized {
 			output = n.roundedRow
 		}
@@ -52,29 +52,29 @@ func (n *normalizer) normalize(call *plan) {
 }
 
 // allocate sets the length of the buffers. Consecutive calls usually have the same length.
-func (n *normalizer) allocate(hidden int) {
-	if len(n.row) == hidden {
+func (n *normalizer) allocate(rowLength int) {
+	if len(n.row) == rowLength {
 		return
 	}
 
-	n.row = make([]float32, hidden)
-	n.residual = make([]float32, hidden)
-	n.weights = make([]float32, hidden)
-	n.roundedRow = make([]uint16, hidden)
+	n.row = make([]float32, rowLength)
+	n.oldResidual = make([]float32, rowLength)
+	n.weights = make([]float32, rowLength)
+	n.roundedRow = make([]uint16, rowLength)
 }
 
-// matrixRow returns a row of a matrix with hidden elements per row.
-func matrixRow[T uint8 | uint16](matrix uintptr, row, hidden int) []T {
+// matrixRow returns a row of a matrix.
+func matrixRow[T uint8 | uint16](matrix uintptr, row, rowLength int) []T {
 	var element T
-	rowBytes := hidden * int(unsafe.Sizeof(element))
-	return unsafe.Slice((*T)(unsafe.Add(pointer(matrix), row*rowBytes)), hidden)
+	rowBytes := rowLength * int(unsafe.Sizeof(element))
+	return unsafe.Slice((*T)(unsafe.Add(pointer(matrix), row*rowBytes)), rowLength)
 }
 
-// addResidual sets n.row and residual to sums+residual, rounded to type t.
+// addResidual adds sums to residual, rounds the results to type t, and sets n.row to them.
 func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	toFloat32(t, n.row, sums)
-	toFloat32(t, n.residual, residual)
-	for i, v := range n.residual {
+	toFloat32(t, n.oldResidual, residual)
+	for i, v := range n.oldResidual {
 		n.row[i] += v
 	}
 
@@ -84,10 +84,10 @@ func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 // scaleRow sets n.row and output to n.row*weights/rms, rounded to type t.
 func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint16) {
 	inverseSize := 1 / float32(len(n.row))
-	meanSquare := float32(n.sumSquares() * inverseSize) // float32 prevents a fused multiply-add
-	factor := 1 / float32(math.Sqrt(float64(meanSquare+epsilon)))
+	meanSquare := float32(n.sumSquares() * inverseSize) // conversion prevents a fused multiply-add
+	inverseRMS := 1 / float32(math.Sqrt(float64(meanSquare+epsilon)))
 	for i, v := range n.row {
-		n.row[i] = v * n.weights[i] * factor
+		n.row[i] = v * n.weights[i] * inverseRMS
 	}
 
 	roundAndStore(t, n.row, output)
@@ -112,20 +112,19 @@ func (n *normalizer) sumSquares() float32 {
 	return sums[0]
 }
 
-// addSquares distributes the row, a multiple of driver.NormUnit elements, to threads in such units.
+// addSquares gives each thread every threadCount-th unit of driver.NormUnit elements.
 func addSquares(sums *[threadCount]float32, row []float32) {
 	for first := 0; first < len(row); first += driver.NormUnit {
-		unit := first / driver.NormUnit
-		thread := unit % threadCount
-		sum := &sums[thread]
+		unitIndex := first / driver.NormUnit
+		sum := &sums[unitIndex%threadCount]
 		for _, v := range row[first : first+driver.NormUnit] {
-			// Like a fused multiply-add: float64 holds the square of a 16-bit v exactly.
-			*sum = float32(float64(v)*float64(v) + float64(*sum))
+			exactSquare := float64(v) * float64(v) // as in a fused multiply-add
+			*sum = float32(exactSquare + float64(*sum))
 		}
 	}
 }
 
-// foldWarp adds the sums of a warp's threads in halves: 16 sums onto 16, then 8 onto 8.
+// foldWarp repeatedly adds the upper half of a warp's sums to the lower half.
 func foldWarp(sums []float32) {
 	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
 		for i := range distance {
@@ -134,7 +133,7 @@ func foldWarp(sums []float32) {
 	}
 }
 
-// addWarps adds the totals of neighboring warps, then those of neighboring pairs of warps.
+// addWarps adds the warps' totals w, each at its first thread: (w0 + w1) + (w2 + w3).
 func addWarps(sums *[threadCount]float32) {
 	for distance := threadsPerWarp; distance < threadCount; distance *= 2 {
 		for i := 0; i < threadCount; i += 2 * distance {
@@ -147,31 +146,30 @@ func addWarps(sums *[threadCount]float32) {
 // Unless the scale is static, it first computes the scales.
 func (n *normalizer) quantize(norm *driver.Norm, row int) {
 	quantized := matrixRow[uint8](norm.Quantized, row, len(n.row))
-	groupSize := len(n.row) // values that share a scale
+	valuesPerScale := len(n.row)
 	if norm.Quant == driver.QuantPerGroup {
-		groupSize = driver.QuantGroup
+		valuesPerScale = driver.QuantGroup
 	}
 
-	const scaleBytes = 4
-	for first := 0; first < len(n.row); first += groupSize {
-		values := n.row[first : first+groupSize]
-		group := int64(first / groupSize)
-		index := int64(row)*norm.ScaleStrides[0] + group*norm.ScaleStrides[1]
-		scale := (*float32)(unsafe.Add(pointer(norm.Scales), scaleBytes*index))
+	for first := 0; first < len(n.row); first += valuesPerScale {
+		values := n.row[first : first+valuesPerScale]
+		group := int64(first / valuesPerScale)
+		scaleIndex := int64(row)*norm.ScaleStrides[0] + group*norm.ScaleStrides[1]
+		scale := (*float32)(unsafe.Add(pointer(norm.Scales), floatBytes*scaleIndex))
 		if norm.Quant.ComputesScales() {
 			*scale = computeScale(values)
 		}
 
-		factor := 1 / *scale
+		inverseScale := 1 / *scale
 		for i, v := range values {
-			quantized[first+i] = reduce.Float8Bits(v * factor)
+			quantized[first+i] = reduce.Float8Bits(v * inverseScale)
 		}
 	}
 }
 
 // computeScale returns the scale that maps the largest magnitude to the largest 8-bit float.
 func computeScale(values []float32) float32 {
-	largest := float32(driver.MinMagnitude) // prevents a scale of 0
+	largest := float32(driver.MinMagnitude) // because the scale, a divisor, must not be 0
 	for _, v := range values {
 		if isNaN(v) {
 			return canonicalNaN
@@ -185,7 +183,7 @@ func computeScale(values []float32) float32 {
 
 func isNaN(v float32) bool { return v != v }
 
-// Results contain only these NaNs, which a GPU produces.
+// Every NaN in a result has these bits, as on a GPU.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
 const canonicalNaN16 = 0x7fff // for both 16-bit types
