@@ -47,7 +47,8 @@ func Norm(
 	}
 
 	inverseSize := 1 / float32(size)
-	meanSquare := float32(sumSquares(residual) * inverseSize) // conversion prevents a fused multiply-add
+	// The conversion prevents a fused multiply-add.
+	meanSquare := float32(sumSquares(residual) * inverseSize)
 	inverseRMS := 1 / float32(math.Sqrt(float64(meanSquare+n.Epsilon)))
 	output := make([]float32, size)
 	for i, v := range residual {

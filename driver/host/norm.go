@@ -84,7 +84,8 @@ func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 // scaleRow sets n.row and output to n.row*weights/rms, rounded to type t.
 func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint16) {
 	inverseSize := 1 / float32(len(n.row))
-	meanSquare := float32(n.sumSquares() * inverseSize) // conversion prevents a fused multiply-add
+	// The conversion prevents a fused multiply-add.
+	meanSquare := float32(n.sumSquares() * inverseSize)
 	inverseRMS := 1 / float32(math.Sqrt(float64(meanSquare+epsilon)))
 	for i, v := range n.row {
 		n.row[i] = v * n.weights[i] * inverseRMS

@@ -11,9 +11,7 @@ import (
 // plan is a prepared call. It implements driver.Offer and, after Take, driver.Plan.
 //
 // A staged call runs in steps. In each step, a rank copies a chunk of its input to shared memory,
-// posts a cache line as a signal, and reads the peers' chunks. A line can also hold a small input.
-// If a large input lies in a window, peers read it in place. An input can have a part for each
-// rank, as in an AllToAll.
+// signals this with a cache line, and reads the peers' chunks.
 type plan struct {
 	driver.Call
 	comm       *communicator
@@ -21,18 +19,18 @@ type plan struct {
 	isMessage  bool        // the call is a Send or a Recv
 	isPairwise bool        // the call is an AllToAllV
 	routed     *routedPlan // only for Dispatch and Combine
-	otherCalls []*plan     // calls that follow this one in a list
+	otherCalls []*plan     // if this call begins a list, the rest of the list
 
 	send, recv *window // nil if the call does not use windows
 
 	elementSize int64
-	partCount   int64 // number of parts of the input; 1 if it is not divided
+	partCount   int64 // parts of the input: 1 or, as in an AllToAll, one per rank
 	longestPart int64 // in elements
-	bytes       int64 // size of the input; parts are padded to longestPart, except in an AllToAllV
-	chunkLength int64 // elements of each part that a step stages
-	isLineSized bool  // the input travels in a line
+	bytes       int64 // size of the input; AllGatherV and ReduceScatterV count every part as longest
+	chunkLength int64 // elements of each part that a rank copies in one step
+	isLineSized bool  // the input fits into the cache line of the first step
 
-	useWindows     bool // peers read the input in place
+	useWindows     bool // peers read the input in its window instead of chunks
 	reduceWhole    bool // every rank reduces the whole input instead of one slice
 	yieldProcessor bool // in the first step, yield the processor instead of polling
 }
@@ -44,7 +42,7 @@ func (p *plan) Prepared() *driver.Call { return &p.Call }
 
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
 
-// Refusal rejects the paths that need GPU kernels.
+// Refusal refuses only the paths that need GPU kernels.
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect || path == driver.PathTwoLevel {
 		return errNoKernels
@@ -61,11 +59,10 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	}
 
 	p.setSizes()
-	if err := p.findWindows(); err != nil {
+	if err := p.chooseWindows(); err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
 
-	p.chooseInPlace()
 	return p, nil
 }
 
@@ -74,13 +71,13 @@ func (p *plan) setSizes() {
 	p.isPairwise = p.Operation == driver.AllToAllV
 	p.elementSize = int64(p.DataType.Size())
 	p.longestPart = p.Count
-	hasUnevenParts := p.Operation.SplitsOneBuffer()
-	if hasUnevenParts {
-		p.longestPart = slices.Max(p.unevenCounts())
+	partsDiffer := p.Operation.SplitsOneBuffer()
+	if partsDiffer {
+		p.longestPart = slices.Max(p.splitCounts())
 	}
 
-	sendExtent, _ := p.Operation.Extents()
-	switch sendExtent {
+	inputExtent, _ := p.Operation.Extents()
+	switch inputExtent {
 	case driver.AllParts, driver.AllPartsOfRoot, driver.BySplits:
 		p.partCount = int64(p.comm.Size())
 	case driver.NoPart, driver.OnePart:
@@ -88,18 +85,19 @@ func (p *plan) setSizes() {
 	}
 
 	if p.isPairwise {
-		p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
+		inputBytes, _ := p.Spans(p.comm.Size(), p.comm.cfg.Rank)
+		p.bytes = inputBytes
 	} else {
 		p.bytes = p.partCount * p.longestPart * p.elementSize
 	}
 
-	p.isLineSized = p.bytes <= spin.LinePayload && !hasUnevenParts
+	p.isLineSized = p.bytes <= spin.LinePayload && !partsDiffer
 	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
 	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
 }
 
-// unevenCounts returns the lengths of the parts of an AllGatherV or a ReduceScatterV.
-func (p *plan) unevenCounts() []int64 {
+// splitCounts returns the lengths of the parts of an AllGatherV or a ReduceScatterV.
+func (p *plan) splitCounts() []int64 {
 	if p.Operation == driver.AllGatherV {
 		return p.Splits.RecvCounts
 	}
@@ -107,17 +105,20 @@ func (p *plan) unevenCounts() []int64 {
 	return p.Splits.SendCounts
 }
 
-// findWindows sets send and recv if the call may use windows.
-func (p *plan) findWindows() (err error) {
+// chooseWindows sets send, recv, useWindows and reduceWhole. A rank must not write to its input
+// while peers read it.
+func (p *plan) chooseWindows() (err error) {
+	isInPlace := p.Send == p.Recv
+	isFasterStaged := p.bytes <= p.comm.tuning.maxStagedInWindow
 	if p.isPairwise {
-		if p.SendWindow != nil && !p.overwritesInput() && !p.isBetterStaged() {
+		if p.SendWindow != nil && !isInPlace && !isFasterStaged {
 			p.send, err = p.groupWindow("send", p.SendWindow)
 		}
 
 		return err
 	}
 
-	if !p.hasWindows() {
+	if p.Path != driver.PathWindow || p.routed != nil {
 		return nil
 	}
 
@@ -125,17 +126,17 @@ func (p *plan) findWindows() (err error) {
 		return err
 	}
 
-	p.recv, err = p.groupWindow("receive", p.RecvWindow)
-	return err
+	if p.recv, err = p.groupWindow("receive", p.RecvWindow); err != nil {
+		return err
+	}
+
+	overwritesInput := isInPlace && p.Operation == driver.AllToAll
+	p.useWindows = !isFasterStaged && !overwritesInput
+	isAllReduce := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
+	isShort := p.bytes <= p.comm.tuning.maxReducedWhole
+	p.reduceWhole = p.useWindows && isAllReduce && !isInPlace && isShort
+	return nil
 }
-
-// hasWindows returns false for a routedPlan, which stages the rows.
-func (p *plan) hasWindows() bool { return p.Path == driver.PathWindow && p.routed == nil }
-
-func (p *plan) overwritesInput() bool { return p.Send == p.Recv }
-
-// isBetterStaged reports whether the input is so small that staging, which saves a step, is faster.
-func (p *plan) isBetterStaged() bool { return p.bytes <= p.comm.tuning.maxStagedInWindow }
 
 // groupWindow checks that w is a window of the plan's group.
 func (p *plan) groupWindow(bufferName string, w driver.Window) (*window, error) {
@@ -146,17 +147,6 @@ func (p *plan) groupWindow(bufferName string, w driver.Window) (*window, error) 
 	}
 
 	return own, nil
-}
-
-// chooseInPlace decides whether peers read the input in place and how they then reduce it. A rank
-// must not write to its input while peers read it.
-func (p *plan) chooseInPlace() {
-	overwritesWhileRead := p.Operation == driver.AllToAll && p.overwritesInput()
-	p.useWindows = p.hasWindows() && !p.isBetterStaged() && !overwritesWhileRead
-
-	isAllReduce := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-	isShort := p.bytes <= p.comm.tuning.maxReducedWhole
-	p.reduceWhole = p.useWindows && isAllReduce && !p.overwritesInput() && isShort
 }
 
 // sendPart returns the offset and count, in elements, of a part of this rank's input.
