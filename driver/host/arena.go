@@ -60,4 +60,4 @@ func (a *arena) mapFile(offset int64, file *os.File, bytes int64) (*sys.Mapping,
 	return a.addresses.MapAt(chosenOffset, file, bytes)
 }
 
-func (a *arena) Close() error { return a.device.abandonedWork.unmapWhenDone(a.addresses.Close) }
+func (a *arena) Close() error { return a.device.abandonedWork.unmapAfterWork(a.addresses.Close) }

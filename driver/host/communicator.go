@@ -17,23 +17,21 @@ var _ driver.SuspendableCommunicator = (*communicator)(nil)
 // communicator moves data between the ranks of a group, which shm.Group synchronizes.
 //
 // Launch gives each collective a ticket, its position in the group's order, and collectives run one
-// at a time in this order. Only the running collective may use the steps of shm.Group and the
-// fields mover, split and normalizer.
+// at a time in this order. Only the running collective may use mover, split, normalizer and the
+// barriers of shm.Group.
 type communicator struct {
 	shm.Group
-
-	// Every launch reads the first fields.
 
 	checkCalls   atomic.Bool
 	turns        turns
 	callCounts   [driver.Paths]uint64 // guarded by Mu
 	captureCount atomic.Uint64        // captures that contain calls of the group
 
-	device   *Device
-	cfg      driver.GroupConfig
-	tuning   tuning
-	messages messages
-	registry
+	device     *Device
+	cfg        driver.GroupConfig
+	tuning     tuning
+	messages   messages
+	registry   // provides Register
 	pipes      unsafe.Pointer
 	mover      mover
 	split      splitExchange
@@ -62,7 +60,7 @@ func (d *Device) Connect(
 
 	d.groupTimeouts.Store(group.Timeout, nil)
 	c.mover.init(&c.Group, &c.cfg)
-	c.pipes = unsafe.Add(c.Data(), size*stagingBytes)
+	c.pipes = unsafe.Add(c.Data(), size*stagingBytes) // after the staging buffers
 	c.tuning = newTuning(size, c.Processors())
 	return c, nil
 }
@@ -79,7 +77,7 @@ func (c *communicator) Launched() [driver.Paths]uint64 {
 	return c.callCounts
 }
 
-// PrepareSuspend returns ErrBusy if a message from or to this rank is incomplete.
+// PrepareSuspend returns ErrBusy if this rank has incomplete messages.
 func (c *communicator) PrepareSuspend() error {
 	if err := c.BeginUse(); err != nil {
 		return err
@@ -98,8 +96,8 @@ func (c *communicator) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend frees the pages of the shared memory that only this rank writes: the staging buffers for
-// collectives and the frames of outgoing messages.
+// Suspend frees pages of the shared memory: this rank's staging buffers and the frames of its
+// outgoing messages.
 func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	var s driver.Suspension
 	if err := c.BeginUse(); err != nil {
@@ -126,24 +124,22 @@ func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 // Resume does nothing: the kernel allocates new pages on access.
 func (c *communicator) Resume(context.Context) error { return nil }
 
-// Close finishes this rank's Sends and leaves the group. If work still blocks a collective after
-// twice the group's timeout, Close returns a TimeoutError, and the group's memory stays mapped
-// until that work completes.
+// Close finishes this rank's Sends, leaves the group, and releases its memory.
 func (c *communicator) Close() error {
 	sendErr := c.messages.waitUntilSent()
-	earlierFault := c.Cause()
+	hadFailed := c.Cause() != nil
 	c.CheckPeers() // makes the group fail if a peer has failed
-	fault := c.Cause()
+	peerFault := c.Cause()
 	lastTicket, isFirstClose := c.LeaveGroup()
 	if !isFirstClose {
 		return nil
 	}
 
 	var unmatchedErr error
-	if earlierFault == nil {
+	if !hadFailed {
 		unmatchedErr = c.messages.unmatchedError()
 		if unmatchedErr != nil {
-			unmatchedErr = errors.Join(fault, unmatchedErr) // either may have caused the other
+			unmatchedErr = errors.Join(peerFault, unmatchedErr) // either may have caused the other
 		}
 	}
 
@@ -151,19 +147,19 @@ func (c *communicator) Close() error {
 	return errors.Join(sendErr, unmatchedErr, releaseErr)
 }
 
-// releaseAfter releases the group's memory when the last collective has ended. After a timeout, it
-// returns an error and leaves the release to a goroutine.
+// releaseAfter releases the group's memory when the last collective has ended. After twice the
+// group's timeout, it returns a TimeoutError and leaves the release to a goroutine.
 func (c *communicator) releaseAfter(lastTicket uint64) error {
 	timeout := 2 * c.cfg.Timeout.Get()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	nextTicket := lastTicket + 1 // its turn begins when the last collective ends
-	if c.turns.waitForTurnUntil(nextTicket, ctx.Done()) {
+	unusedTicket := lastTicket + 1
+	if c.turns.waitForTurnUntil(unusedTicket, ctx.Done()) {
 		return c.release()
 	}
 
 	go func() {
-		c.turns.waitForTurn(nextTicket)
+		c.turns.waitForTurn(unusedTicket)
 		_ = c.release() // Close has already returned
 	}()
 	return &driver.TimeoutError{

@@ -22,10 +22,10 @@ type Device struct {
 	machine *shm.Machine
 	scatter *scatter.Scatter
 
-	captureCount  atomic.Int32 // number of capturing streams
-	abandonedWork abandonedWork
-	lateStarts    lateStarts
-	groupTimeouts sync.Map // keys: the *driver.Limit of each open group
+	capturingCount atomic.Int32 // number of capturing streams
+	abandonedWork  abandonedWork
+	lateStarts     lateStarts
+	groupTimeouts  sync.Map // set of the *driver.Limit of open groups
 }
 
 // granularity is the unit of segment sizes.
@@ -45,12 +45,12 @@ func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	}
 
 	return &Device{
-		cfg: cfg, machine: machine, info: info(),
+		cfg: cfg, machine: machine, info: newInfo(),
 		scatter: scatter.New(cfg.Scatter, cfg.Rank, granularity),
 	}, nil
 }
 
-func info() driver.Info {
+func newInfo() driver.Info {
 	return driver.Info{
 		Backend:     "host",
 		Name:        fmt.Sprintf("%d processors, %s", sys.Cores(), runtime.GOARCH),
@@ -82,8 +82,8 @@ func (d *Device) longestTimeout() time.Duration {
 	return longest
 }
 
-// abandonedWork counts the streams that were still running work when their Close timed out. The
-// work may access memory, which therefore stays mapped until it ends.
+// abandonedWork is the running work of streams whose Close timed out. It delays unmaps, because the
+// work may access the memory.
 type abandonedWork struct {
 	mu            ranked.Mutex[abandonedMu] // guards all fields
 	streamCount   int
@@ -96,8 +96,8 @@ func (a *abandonedWork) isRunning() bool {
 	return a.streamCount > 0
 }
 
-// unmapWhenDone calls unmap now or, if abandoned work is running, when all of it has ended.
-func (a *abandonedWork) unmapWhenDone(unmap func() error) error {
+// unmapAfterWork calls unmap, or delays it until all abandoned work has ended.
+func (a *abandonedWork) unmapAfterWork(unmap func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.streamCount == 0 {
@@ -122,24 +122,25 @@ func (a *abandonedWork) add(ended <-chan struct{}) {
 func (a *abandonedWork) removeStream() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.streamCount--; a.streamCount > 0 {
+	a.streamCount--
+	if a.streamCount > 0 {
 		return
 	}
 
 	for _, unmap := range a.delayedUnmaps {
-		_ = unmap() // the caller of unmapWhenDone has already returned
+		_ = unmap() // the caller of unmapAfterWork has already returned
 	}
 
 	a.delayedUnmaps = nil
 }
 
-// lateStarts starts workers for lazy streams on which no caller waits.
+// lateStarts delays the workers of lazy streams, so that a waiting caller can run the work instead.
 type lateStarts struct {
 	mu     ranked.Mutex[lateStartsMu]
 	starts []func() // guarded by mu
 }
 
-// lateStartDelay bounds the time for which a lazy stream has no worker.
+// lateStartDelay is the longest delay of a worker.
 const lateStartDelay = time.Millisecond
 
 // add arranges that start is called within lateStartDelay.

@@ -8,13 +8,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds the work that a stream recorded in a capture. During the capture, the stream's mu
-// guards all fields.
+// graph holds the work that a stream recorded in a capture. Its fields are guarded by the stream's
+// mu during the capture, and by graph.mu afterwards.
 type graph struct {
-	mu            ranked.Mutex[graphMu] // guards all fields after the capture
+	mu            ranked.Mutex[graphMu]
 	replays       []replayFunc
 	isClosed      bool
-	lastPositions map[*communicator]driver.Recorded // of the collectives of each group
+	lastPositions map[*communicator]driver.Recorded // of each group's last collective
 }
 
 // replayFunc queues one item of recorded work on a stream.
@@ -33,8 +33,8 @@ func (s *stream) BeginCapture() error {
 	}
 
 	s.capture = &graph{lastPositions: map[*communicator]driver.Recorded{}}
-	s.device.captureCount.Add(1)
-	if s.deferred { // the queue waits for Synchronize, which fails during a capture
+	s.device.capturingCount.Add(1)
+	if s.deferred { // Synchronize would run the queue, but fails during a capture
 		s.deferred = false
 		go s.drain()
 	}
@@ -51,28 +51,27 @@ func (s *stream) Capturing() bool {
 // recordCall records a call. The caller must hold the capturing stream's mu.
 func (g *graph) recordCall(p *plan) {
 	if p.isMessage {
-		g.addReplay(p.queueOn)
+		g.addReplay(p.launchOn)
 		return
 	}
 
 	collective := *p
 	collective.Call = p.RecordedAs(g.nextPosition(p.comm))
 	collective.callMeter = driver.Meter{} // replays are not metered
-	g.addReplay(collective.queueOn)
+	g.addReplay(collective.launchOn)
 }
 
-func (p *plan) queueOn(target *stream) error { return p.comm.Launch(target, p) }
+func (p *plan) launchOn(target *stream) error { return p.comm.Launch(target, p) }
 
 // The caller must hold the capturing stream's mu.
 func (g *graph) addReplay(f replayFunc) { g.replays = append(g.replays, f) }
 
-// nextPosition returns the position of the group's next collective, by which ranks detect that they
-// call different ones. The second collective in the first capture has {Capture: 1, Call: 2}. The
+// nextPosition returns the position of the group's next collective: {Capture: 1, Call: 2} for the
+// second collective in the first capture. Ranks compare positions to detect different calls. The
 // caller must hold the capturing stream's mu.
 func (g *graph) nextPosition(c *communicator) driver.Recorded {
-	position := g.lastPositions[c]
-	isFirstCall := position.Capture == 0
-	if isFirstCall {
+	position, hasCalls := g.lastPositions[c]
+	if !hasCalls {
 		position.Capture = c.captureCount.Add(1)
 	}
 
@@ -91,7 +90,7 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 
 	g := s.capture
 	s.capture = nil
-	s.device.captureCount.Add(-1)
+	s.device.capturingCount.Add(-1)
 	return g, nil
 }
 
@@ -108,7 +107,7 @@ func (g *graph) Launch(target driver.Stream) error {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
 
-	if s.Capturing() { // the new graph would not keep the buffers of g reachable
+	if s.Capturing() { // the new graph would have no references to the buffers of g
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
 
@@ -120,7 +119,7 @@ func (g *graph) Launch(target driver.Stream) error {
 }
 
 // replayAll queues recorded work and returns the first error. It stops at ErrClosed. After other
-// errors, the failed stream skips the remaining work, which passes the error to events and groups.
+// errors, it still queues the work, which passes the stream's error to events and groups.
 func (s *stream) replayAll(replays []replayFunc) error {
 	var firstErr error
 	for _, replay := range replays {

@@ -89,7 +89,7 @@ func (s *segment) Unmap() error {
 	}
 
 	s.isUnmapped = true
-	unmapErr := s.device.abandonedWork.unmapWhenDone(s.memory.Close)
+	unmapErr := s.device.abandonedWork.unmapAfterWork(s.memory.Close)
 	closeErr := s.closeFile()
 	return errors.Join(unmapErr, closeErr)
 }

@@ -419,7 +419,7 @@ func (s *stream) Close() error {
 
 	s.closed = true
 	if s.capture != nil {
-		s.device.captureCount.Add(-1)
+		s.device.capturingCount.Add(-1)
 		s.capture = nil
 	}
 

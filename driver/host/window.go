@@ -48,7 +48,7 @@ func (reg *registry) Register(
 func (reg *registry) register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
-	if reg.device.captureCount.Load() > 0 {
+	if reg.device.capturingCount.Load() > 0 {
 		return nil, driver.ErrCapturing
 	}
 
