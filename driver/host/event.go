@@ -9,6 +9,22 @@ import (
 	"symmem/internal/ranked"
 )
 
+// point is a marker in the queue of a stream. The stream reaches it after all earlier work.
+type point struct {
+	pendingRecv *lazyRecv     // earlier Recv that may have no worker, or nil
+	reached     chan struct{} // closed when the stream reaches the point
+	err         error         // error of earlier work; valid once reached is closed
+}
+
+func (p *point) isReached() bool {
+	select {
+	case <-p.reached:
+		return true
+	default:
+		return false
+	}
+}
+
 // event marks the point in a stream at which it was last recorded.
 type event struct {
 	mu        ranked.Mutex[eventMu]
@@ -28,8 +44,8 @@ func (e *event) Synchronize(ctx context.Context) error {
 		return nil
 	}
 
-	if p.lazy != nil && !p.isReached() {
-		p.lazy.receive(ctx) // on this goroutine
+	if p.pendingRecv != nil && !p.isReached() {
+		p.pendingRecv.receive(ctx)
 	}
 
 	select {
@@ -52,7 +68,7 @@ func (e *event) setLastPoint(p *point) {
 	e.lastPoint = p
 }
 
-// Record records an event after all queued work, even if the stream is closed but still busy.
+// Record records an event after all queued work. It returns ErrClosed if s is closed and idle.
 func (s *stream) Record(e driver.Event) error {
 	hostEvent, ok := e.(*event)
 	if !ok {
@@ -73,19 +89,18 @@ func (s *stream) Record(e driver.Event) error {
 		return nil
 	}
 
-	p := &point{lazy: s.lazy, reached: make(chan struct{})}
+	p := &point{pendingRecv: s.lazy, reached: make(chan struct{})}
 	if isIdle {
 		s.runOrSkip(p)
 	} else {
-		s.queue = append(s.queue, p) // enqueue would start a worker for a lazy Recv
+		s.queue = append(s.queue, p) // unlike enqueue, does not start a worker for a lazy Recv
 	}
 
 	hostEvent.setLastPoint(p)
 	return nil
 }
 
-// Wait delays later work of s until the stream of e reaches e. If work before e has failed, s also
-// fails.
+// Wait delays later work of s until e is done. If work before e has failed, s also fails.
 func (s *stream) Wait(e driver.Event) error {
 	const ignoreErrors = false
 	return s.waitForEvent(e, ignoreErrors)
@@ -104,12 +119,13 @@ func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 	}
 
 	p := hostEvent.getLastPoint()
-	if p == nil { // nothing to wait for, but s may be closed
-		return s.submit(hostWork(func() {}), alwaysReady)
+	if p == nil {
+		noWork := hostWork(func() {})
+		return s.submit(noWork, alwaysReady) // returns an error if s is closed
 	}
 
-	if p.lazy != nil && !p.isReached() {
-		p.lazy.startWorker()
+	if p.pendingRecv != nil && !p.isReached() {
+		p.pendingRecv.startWorker()
 	}
 
 	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
@@ -130,22 +146,6 @@ func (w *eventWait) run() error {
 }
 
 func (w *eventWait) skip(error) {}
-
-// point is a marker in the queue of a stream. The stream reaches it after all earlier work.
-type point struct {
-	lazy    *lazyRecv     // earlier Recv without a worker, or nil
-	reached chan struct{} // closed when the stream reaches the point
-	err     error         // error of earlier work; valid once reached is closed
-}
-
-func (p *point) isReached() bool {
-	select {
-	case <-p.reached:
-		return true
-	default:
-		return false
-	}
-}
 
 func (p *point) run() error {
 	close(p.reached)

@@ -11,20 +11,20 @@ import (
 )
 
 // messages transfers data between pairs of ranks. A Send splits its message into frames and writes
-// them to a pipe, a ring buffer in shared memory. If the receiver does not read in time, the rest
-// moves to a backlog on the sender's heap, so that a Send can end without its Recv.
+// them to a pipe, a ring buffer in shared memory. If the receiver does not read in time, the Send
+// moves the rest to a backlog on the heap and ends.
 //
-// The messages in a pipe that have the same tag are numbered from 1. The matcher assigns a number
-// to each Recv.
+// The messages in a pipe with the same tag are numbered from 1. The matcher assigns a number to
+// each Recv.
 type messages struct {
 	comm      *communicator
 	sendPipes []sendPipe // by group rank of the receiver
 	recvPipes []recvPipe // by group rank of the sender
 
-	isClosing atomic.Bool // the group fails if a receiver does not read in time
+	isClosing atomic.Bool // set by Close; the group then fails if a receiver does not read in time
 
-	matcher         message.Matcher[*recvCall] // guarded by Counts.Mu
-	unfinishedRecvs map[*recvCall]struct{}     // guarded by Counts.Mu
+	matcher         message.Matcher[*recvCall] // guarded by comm.Counts.Mu
+	unfinishedRecvs map[*recvCall]struct{}     // guarded by comm.Counts.Mu
 }
 
 func (m *messages) init(c *communicator, ranks int) {
@@ -42,8 +42,8 @@ func (m *messages) init(c *communicator, ranks int) {
 // messageWork is a Send or a Recv.
 type messageWork interface {
 	work
-	// transferNow transfers as much as possible without long waits, and reports whether the message
-	// is complete. callerWaits is set if the launching goroutine is about to call Synchronize.
+	// transferNow transfers as much as possible without a long wait, and reports whether the message
+	// is complete. callerWaits means that the launching goroutine is about to call Synchronize.
 	transferNow(callerWaits bool) (done bool, err error)
 }
 
@@ -69,7 +69,8 @@ func (p *plan) newMessageWork() (messageWork, error) {
 	}
 	if isSend {
 		receiver := p.Root
-		shared := c.pipe(c.cfg.Rank, receiver) // Mu delays collectives until peers see the count
+		shared := c.pipe(c.cfg.Rank, receiver)
+		// Peers see the new count before a later collective, whose launch needs Mu.
 		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
 	}
 
@@ -84,7 +85,8 @@ func (p *plan) newMessageWork() (messageWork, error) {
 func (m *messages) newSend(call messageCall) *sendCall {
 	c, p := call.comm, call.plan
 	c.Counts.Mu.Lock()
-	number := c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
+	lastCompleted := c.turns.lastCompleted.Load()
+	number := c.CountMessage(&p.Call, call.priorCollectives, lastCompleted)
 	c.Counts.Mu.Unlock()
 	return &sendCall{
 		messageCall: call, pipe: &m.sendPipes[p.Root], number: number, data: pointer(p.Send),
@@ -96,8 +98,8 @@ func (m *messages) newRecv(call messageCall) *recvCall {
 	r := &recvCall{messageCall: call}
 	c.Counts.Mu.Lock()
 	defer c.Counts.Mu.Unlock()
-	// A Recv gets its number from the matcher.
-	_ = c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
+	lastCompleted := c.turns.lastCompleted.Load()
+	_ = c.CountMessage(&p.Call, call.priorCollectives, lastCompleted) // the matcher sets r.number
 	m.unfinishedRecvs[r] = struct{}{}
 	claims := m.matcher.Post(
 		r, p.Tag, p.Root, control.MessageSegment(&c.cfg, call.priorCollectives))
@@ -114,10 +116,10 @@ func assignMessages(claims []message.Claim[*recvCall]) {
 	}
 }
 
-// messageWait describes a wait for the awaited group ranks, until ready returns true.
-func (call *messageCall) messageWait(ready func() bool, awaited ...int) shm.MessageWait {
+// messageWait describes a wait until the awaited group ranks make isReady return true.
+func (call *messageCall) messageWait(isReady func() bool, awaited ...int) shm.MessageWait {
 	return shm.MessageWait{
-		Operation: call.plan.Operation, Peer: call.plan.Root, IsReady: ready, Awaited: awaited,
+		Operation: call.plan.Operation, Peer: call.plan.Root, IsReady: isReady, Awaited: awaited,
 		CallText: call.describe,
 	}
 }
@@ -185,7 +187,7 @@ func (m *messages) hasIncomplete() bool {
 // fails during the wait.
 func (m *messages) waitUntilSent() error {
 	m.isClosing.Store(true)
-	earlierFault := m.comm.Cause()
+	hadFailed := m.comm.Cause() != nil
 	hasWaited := false
 	for i := range m.sendPipes {
 		for { // a new backlog can begin during the wait
@@ -199,15 +201,15 @@ func (m *messages) waitUntilSent() error {
 		}
 	}
 
-	if hasWaited && earlierFault == nil {
-		return m.comm.Cause()
+	if hadFailed || !hasWaited {
+		return nil
 	}
 
-	return nil
+	return m.comm.Cause()
 }
 
 // unmatchedError lists messages without a Recv, Recvs without a message, and messages that a peer
-// left unread. The caller must have called LeaveGroup: senders report messages that arrive later.
+// left unread. Call it after LeaveGroup, so that senders report messages that arrive later.
 func (m *messages) unmatchedError() error {
 	if err := m.readArrived(); err != nil {
 		return err

@@ -9,16 +9,20 @@ import (
 // permutation is a queued Permute or Unpermute. Its slices keep the memory at the addresses in
 // driver.Permutation reachable.
 //
-// A row that this rank received has TopK expert ids. If row a is for experts 0 and 1, row b for
-// expert 1, and row c for expert 0, Permute groups copies of the rows by expert: a, c, a, b. Each
-// expert computes a row from each copy, and Unpermute adds the weighted results for each received
-// row. The place of a row is its index in dispatched, where each sending rank has MaxTokens places.
+// Permute copies each received row to the experts of the row's TopK ids:
+//
+//	received rows   a for experts 0 and 1, b for expert 1, c for expert 0
+//	copies          a, c for expert 0, then a, b for expert 1
+//
+// Each expert computes a row from each copy, and Unpermute adds the weighted results for each
+// received row. The place of a row is its index in dispatched, which has MaxTokens places for each
+// sending rank.
 type permutation struct {
 	driver.Permutation
 	dispatched       []byte             // the received rows; only for Permute
 	dispatchedLayout driver.RouteLayout // offsets in dispatched
 	rowBytes         int64              // size of a received row
-	permuted         []byte             // the copies, and their indexes by id
+	permuted         []byte             // the copies, and data for Unpermute
 	permutedLayout   driver.PermutedLayout
 	computed         []byte // the computed rows; only for Unpermute
 	returned         []byte // the sums of computed rows; only for Unpermute
@@ -45,9 +49,9 @@ func queueUnpermute(s driver.Stream, p *driver.Permutation) error {
 	}
 
 	call := newPermutation(p)
-	_, computedBytes := p.RowBytes()
-	call.computed = bytesAt(p.Computed, int(call.permutedLayout.Capacity*computedBytes))
-	call.returned = bytesAt(p.Returned, p.Ranks*int(p.Route.MaxTokens*computedBytes))
+	_, computedRowBytes := p.RowBytes()
+	call.computed = bytesAt(p.Computed, int(call.permutedLayout.Capacity*computedRowBytes))
+	call.returned = bytesAt(p.Returned, p.Ranks*int(p.Route.MaxTokens*computedRowBytes))
 	return target.submit(memoryWork(call.unpermute), alwaysReady)
 }
 
@@ -67,7 +71,7 @@ func part[T any](memory []byte, offset, count int64) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&memory[offset])), count)
 }
 
-// idCount returns the number of expert ids in dispatched, including those of places without a row.
+// idCount returns the number of expert ids for which dispatched has space.
 func (p *permutation) idCount() int64 {
 	places := int64(p.Ranks) * p.Route.MaxTokens
 	return places * int64(p.Route.TopK)
@@ -80,7 +84,7 @@ func (p *permutation) permute() {
 	p.copyRows(firstIndexes)
 }
 
-// storeCopyCounts returns the number of each expert's copies, as a slice of p.permuted.
+// storeCopyCounts counts each expert's copies in a slice of p.permuted, which it returns.
 func (p *permutation) storeCopyCounts() []int32 {
 	counts := part[int32](p.permuted, p.permutedLayout.Counts, int64(p.Route.MostExperts(p.Ranks)))
 	clear(counts)
@@ -88,16 +92,16 @@ func (p *permutation) storeCopyCounts() []int32 {
 	return counts
 }
 
-// copyRows copies rows to the next index of each of their experts, and advances that index.
+// copyRows copies each row to the next index of each of its experts. It changes nextIndexes.
 func (p *permutation) copyRows(nextIndexes []int32) {
 	idCount, capacity := p.idCount(), p.permutedLayout.Capacity
 	weights := part[float32](p.dispatched, p.dispatchedLayout.Weights, idCount)
 	permutedWeights := part[float32](p.permuted, p.permutedLayout.Weights, capacity)
 	copyIndexes := part[int32](p.permuted, p.permutedLayout.Places, idCount) // by id
 	expertsOfCopies := part[int32](p.permuted, p.permutedLayout.Experts, capacity)
-	const noCopy = -1
-	fill(copyIndexes, noCopy)
-	fill(expertsOfCopies, noCopy)
+	const none = -1
+	fill(copyIndexes, none)
+	fill(expertsOfCopies, none)
 	p.visitIDs(func(idIndex int64, localExpert int) {
 		copyIndex := nextIndexes[localExpert]
 		nextIndexes[localExpert]++
@@ -115,8 +119,8 @@ func fill(values []int32, value int32) {
 	}
 }
 
-// storeRowCounts stores the number of rows from each rank for rowCounts. It clamps the numbers,
-// because a wrong one would cause accesses outside the buffers.
+// storeRowCounts stores the number of rows from each rank for rowCounts. It clamps wrong numbers,
+// which would cause accesses outside the buffers.
 func (p *permutation) storeRowCounts() {
 	storedCounts := p.rowCounts()
 	for rank, rowCount := range part[int32](p.dispatched, p.dispatchedLayout.Counts, int64(p.Ranks)) {
@@ -139,8 +143,8 @@ func (p *permutation) visitPlaces(visit func(place int64)) {
 	}
 }
 
-// visitIDs calls visit for each received id of an expert on this rank. localExpert is 0 for this
-// rank's first expert.
+// visitIDs calls visit for each received id of this rank's experts. localExpert is 0 for the first
+// of these experts.
 func (p *permutation) visitIDs(visit func(idIndex int64, localExpert int)) {
 	firstExpert := p.Route.FirstExpert(p.Ranks, p.Rank)
 	endExpert := p.Route.FirstExpert(p.Ranks, p.Rank+1)
@@ -158,7 +162,7 @@ func (p *permutation) visitIDs(visit func(idIndex int64, localExpert int)) {
 }
 
 // assignFirstIndexes returns the index of each expert's first copy. It also stores these indexes,
-// followed by the end of all rows, in p.permuted.
+// and the end of the last expert's padded copies, in p.permuted.
 func (p *permutation) assignFirstIndexes(counts []int32) (firstIndexes []int32) {
 	stored := part[int32](p.permuted, p.permutedLayout.Firsts, int64(len(counts)+1))
 	align := int32(p.Align)
@@ -166,8 +170,8 @@ func (p *permutation) assignFirstIndexes(counts []int32) (firstIndexes []int32) 
 	for expert, count := range counts {
 		stored[expert] = end
 		firstIndexes = append(firstIndexes, end)
-		rowsWithPadding := (count + align - 1) / align * align
-		end += rowsWithPadding
+		paddedCount := (count + align - 1) / align * align
+		end += paddedCount
 	}
 
 	stored[len(counts)] = end
@@ -200,7 +204,7 @@ func (p *permutation) unpermute() {
 
 			computed := matrixRow[uint16](addressOf(p.computed), int(index), hidden)
 			toFloat32(driver.BFloat16, row, computed)
-			if isFirst { // stored, because 0 + -0 is 0
+			if isFirst { // adding to the cleared sums would change -0 to 0
 				storeProducts(sums, row, weights[index])
 				isFirst = false
 				continue

@@ -14,7 +14,7 @@ import (
 
 var _ driver.SuspendableSegment = (*segment)(nil)
 
-// segment maps a memory file that peers can map, too.
+// segment maps an anonymous file, which peers can map, too.
 type segment struct {
 	device *Device
 	memory *sys.Mapping
@@ -27,19 +27,19 @@ type segment struct {
 	savedContents []byte // for Resume to restore, or nil
 }
 
-// createSegmentFile prefers huge pages, which cause far fewer page faults.
+// createSegmentFile creates a file, if possible of huge pages, which cause far fewer page faults.
 func createSegmentFile(bytes int64) (*os.File, error) {
 	total, err := sys.Memory()
 	if err != nil {
 		return nil, err
 	}
 
-	if bytes > total { // writing to all pages would make the kernel kill the process
+	if bytes > total { // the kernel would kill a process that writes to all pages
 		return nil, fmt.Errorf("the machine has only %d bytes of memory", total)
 	}
 
 	if f, err := sys.HugeMemfd("symmem-segment", bytes); err == nil {
-		return f, nil // older kernels cannot seal the size of huge pages
+		return f, nil // not sealed, because older kernels cannot seal the size of huge pages
 	}
 
 	f, err := sys.Memfd("symmem-segment", bytes)
@@ -79,7 +79,7 @@ func (s *segment) Keep() error {
 	return s.closeFile()
 }
 
-// Unmap closes the file and unmaps the memory, which stays mapped while abandoned work is running.
+// Unmap closes the file. When all abandoned work has ended, it unmaps the memory.
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *segment) checkSuspendable() error {
 	return nil
 }
 
-// Resume allocates new pages and restores the saved contents. If only PrepareSuspend was called, it
+// Resume allocates new pages and restores the saved contents. If Suspend was not called, it only
 // drops the saved contents.
 func (s *segment) Resume() error {
 	s.mu.Lock()

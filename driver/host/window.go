@@ -37,7 +37,7 @@ type registry struct {
 func (reg *registry) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
-	w, err := reg.register(ctx, key, s)
+	w, err := reg.newWindow(ctx, key, s)
 	if err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
@@ -45,7 +45,7 @@ func (reg *registry) Register(
 	return w, nil
 }
 
-func (reg *registry) register(
+func (reg *registry) newWindow(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
 	if reg.device.capturingCount.Load() > 0 {
@@ -68,7 +68,7 @@ func (reg *registry) register(
 	defer reg.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
-	ownSegment.exportFile(fileKey(key)) // before CompareSegments, after which peers request it
+	ownSegment.exportFile(fileKey(key)) // peers request the file after CompareSegments
 	_, err := control.CompareSegments(ctx, reg.group.Exchange, reg.cfg.Ranks, key,
 		ownSegment.Bytes(), nil)
 	if err != nil {
@@ -76,7 +76,7 @@ func (reg *registry) register(
 	}
 
 	w, mapErr := reg.mapWindow(ctx, key, ownSegment)
-	if err := reg.agreeOnMapping(ctx, "registration", mapErr); err != nil { // includes mapErr
+	if err := reg.agreeOnMapping(ctx, "registration", mapErr); err != nil {
 		unmapErr := w.unmap()
 		return nil, errors.Join(err, unmapErr)
 	}
@@ -98,7 +98,7 @@ func fileKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
-// mapWindow maps the peers' segments. After an error, the window is partial.
+// mapWindow maps the peers' segments. With an error, it returns the segments mapped so far.
 func (reg *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, ownSegment *segment,
 ) (*window, error) {
@@ -144,9 +144,11 @@ func (reg *registry) mapPeer(
 	return sys.Map(f, offset, bytes)
 }
 
-// agreeOnMapping returns an error on every rank if mapErr is set on any rank.
+// agreeOnMapping exchanges mapErr with all ranks. It returns mapErr or, if mapErr is nil, the error
+// of another rank.
 func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapErr error) error {
-	if errors.As(mapErr, new(*driver.TimeoutError)) {
+	_, isTimeout := errors.AsType[*driver.TimeoutError](mapErr)
+	if isTimeout {
 		return reg.group.Fail(mapErr) // no time is left for an exchange
 	}
 
@@ -180,6 +182,7 @@ func (w *window) Deregister() error {
 	return w.unmap()
 }
 
+// The caller must hold group.Mu.
 func (w *window) isOpen() bool { return w.registry.windows[w.key] == w }
 
 func (w *window) unmap() error {
@@ -210,7 +213,7 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 
 func (w *window) PrepareSuspend() error { return nil }
 
-// Suspend makes accesses to the peers' segments fail.
+// Suspend makes this rank's accesses to the peers' segments fail.
 func (w *window) Suspend() error {
 	const allowAccess = false
 	return w.protectPeers(allowAccess)
@@ -253,7 +256,7 @@ func (w *window) contains(offset, bytes uint64) bool {
 	return offset <= size && bytes <= size-offset
 }
 
-// addressOn translates an address in this rank's segment to the segment of a group rank.
+// addressOn returns the address on a group rank that corresponds to an address on this rank.
 func (w *window) addressOn(rank int, ownAddress uintptr) unsafe.Pointer {
 	ownBase := uintptr(w.bases[w.registry.cfg.Rank])
 	return unsafe.Add(w.bases[rank], ownAddress-ownBase)
