@@ -19,7 +19,7 @@ type buffer struct {
 // addressAt returns the address at a byte offset.
 func (b buffer) addressAt(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
 
-// newBuffer maps a segment of minBytes, rounded up, until the test ends.
+// newBuffer maps a segment of minBytes, rounded up to the granularity, until the test ends.
 func (r *rank) newBuffer(minBytes int64) buffer {
 	granularity := r.granularity()
 	size := (minBytes + granularity - 1) / granularity * granularity
@@ -33,10 +33,12 @@ func (r *rank) newBuffer(minBytes int64) buffer {
 // nextKey returns an unused key. The n-th call returns the same key on every rank.
 func (r *rank) nextKey() driver.SegmentKey {
 	r.keyCount++
-	return driver.SegmentKey{Pool: 7, Ordinal: r.keyCount} // in an arbitrary pool
+	const anyPool = 7
+	return driver.SegmentKey{Pool: anyPool, Ordinal: r.keyCount}
 }
 
-// newWindow is like newBuffer, but also registers the segment with r.group. All ranks must call it.
+// newWindow is like newBuffer, but also registers the segment with r.group. All ranks of r.group
+// must call it.
 func (r *rank) newWindow(minBytes int64) buffer {
 	b := r.newBuffer(minBytes)
 	b.window = r.register(r.group, r.nextKey(), b)
@@ -50,8 +52,8 @@ func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) 
 	return w
 }
 
-// stagingMemory returns host memory that Stream.Copy can access. All calls share one allocation,
-// because allocations are slow under the race detector.
+// stagingMemory returns host memory that Stream.Copy can access. It reuses the memory of earlier
+// calls if this is large enough, because allocations are slow under the race detector.
 func (r *rank) stagingMemory(count int) []byte {
 	if len(r.staging) < count {
 		r.staging = r.world.harness.Host(count)
@@ -102,13 +104,13 @@ func (r *rank) expectFilled(deviceAddress uintptr, value byte, count int64) {
 	}
 
 	got := r.read(deviceAddress, count)
-	areAllEqual := bytes.Equal(got[1:], got[:count-1]) // each byte equals the next one
-	if areAllEqual && got[0] == value {
+	allEqualTheirNext := bytes.Equal(got[:count-1], got[1:])
+	if allEqualTheirNext && got[0] == value {
 		return
 	}
 
 	want := bytes.Repeat([]byte{value}, int(count))
-	r.failf("%v", compareBytes(got, want))
+	r.must(compareBytes(got, want))
 }
 
 // compareBytes returns an error that names the first difference, or nil.
@@ -119,7 +121,7 @@ func compareBytes(got, want []byte) error {
 
 	for i := range min(len(got), len(want)) {
 		if got[i] != want[i] {
-			return fmt.Errorf("byte %d of %d: got %#02x, want %#02x", i, len(want), got[i], want[i])
+			return fmt.Errorf("byte %d of %d: got %#x, want %#x", i, len(want), got[i], want[i])
 		}
 	}
 

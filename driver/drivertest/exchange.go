@@ -8,8 +8,9 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// In an exchange, each rank of a group sends a small payload to all. If rank 0 sends "a" and rank 1
-// sends "b", both receive "a" and "b". Exchanges on different lanes do not wait for each other.
+// In an exchange, each rank of a group sends a small payload to all ranks. If rank 0 sends "a" and
+// rank 1 sends "b", both receive "a" and "b". Exchanges on different lanes do not wait for each
+// other.
 
 var exchangeRequirements = []requirement{
 	{"every rank gets the payloads of all ranks, by group rank", testPayloads},
@@ -46,8 +47,8 @@ func testPayloadSizes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	w.onEachRank(func(r *rank) {
 		for round := range 30 {
-			sizes := []int{0, 1 << (round % 16), 3000 * (round % 7)}
-			r.must(exchangePayloads(r, driver.LaneControl, round, sizes))
+			unequalSizes := []int{0, 1 << (round % 16), 3000 * (round % 7)}
+			r.must(exchangePayloads(r, driver.LaneControl, round, unequalSizes))
 		}
 	})
 }
@@ -60,28 +61,30 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 			r.failf("Exchange of more than MaxPayload bytes succeeded, want an error")
 		}
 
-		checkExchange(r)
+		mustNotHaveFailed(r)
 	})
 }
 
 func testNonexistentLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.onEachRank(func(r *rank) {
-		if _, err := r.group.Exchange(w.ctx, driver.Lanes, nil); err == nil {
+		const nonexistent = driver.Lanes // number of lanes
+		if _, err := r.group.Exchange(w.ctx, nonexistent, nil); err == nil {
 			r.failf("Exchange on a nonexistent lane succeeded, want an error")
 		}
 
-		checkExchange(r)
+		mustNotHaveFailed(r)
 	})
 }
 
-// checkExchange checks that the group of two ranks has not failed.
-func checkExchange(r *rank) {
+// mustNotHaveFailed checks that exchanges of a group of two ranks succeed.
+func mustNotHaveFailed(r *rank) {
 	const round = 1
 	r.must(exchangePayloads(r, driver.LaneControl, round, []int{5, 5}))
 }
 
-// Rank 1 begins its background exchange after its other calls.
+// While rank 0 waits in an exchange on the background lane, both ranks make other calls. Rank 1
+// joins this exchange last.
 func testLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	otherCallsDone := make(chan struct{})

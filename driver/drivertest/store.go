@@ -11,7 +11,7 @@ import (
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // nil, or closed by the next set; guarded by mu
+	changed chan struct{}     // closed by the next call of set, or nil; guarded by mu
 }
 
 // Set stores a copy of the value.
@@ -22,7 +22,7 @@ func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	return nil
 }
 
-// set also wakes waiting calls of Get. The caller must hold s.mu.
+// set stores a copy of the value, and wakes waiting calls of Get. The caller must hold s.mu.
 func (s *Store) set(key string, value []byte) {
 	if s.values == nil {
 		s.values = map[string][]byte{}
@@ -35,8 +35,8 @@ func (s *Store) set(key string, value []byte) {
 	}
 }
 
-// CompareSet stores desired if the current value equals expected, and returns the resulting value.
-// A missing key has an empty value.
+// CompareSet stores desired if the current value equals expected, and returns the value after that.
+// It treats a missing key as empty.
 func (s *Store) CompareSet(
 	_ context.Context, key string, expected, desired []byte,
 ) ([]byte, error) {
@@ -58,7 +58,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 		}
 
 		select {
-		case <-changed: // but perhaps another key
+		case <-changed: // perhaps for another key
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -71,10 +71,10 @@ func (s *Store) Peek(_ context.Context, key string) (value []byte, isSet bool, e
 	return value, isSet, nil
 }
 
-// ServedBy returns -1: the store has no server.
+// ServedBy returns -1, because no rank serves the store.
 func (s *Store) ServedBy() int { return -1 }
 
-// lookup returns a copy of the value or, if the key is not set, a channel that the next set closes.
+// lookup returns a copy of the value or, if the key is missing, a channel that set closes.
 func (s *Store) lookup(key string) (value []byte, isSet bool, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

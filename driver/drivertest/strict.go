@@ -8,8 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// In a strict group, no collective may be between the Send and the Recv of a message. If either is
-// missing, the next collective returns a driver.MessageError with its number, counted from 1.
+// In a strict group, the sender and the receiver must have called the same number of collectives
+// before a message. If the Send or the Recv is missing, the next collective returns a
+// driver.MessageError with the number of this collective, counted from 1.
 
 var strictRequirements = []requirement{
 	{
@@ -23,31 +24,35 @@ var strictRequirements = []requirement{
 
 func testOmittedCall(t *testing.T, h Harness) {
 	for _, omitted := range []driver.Operation{driver.Send, driver.Recv} {
-		t.Run(omitted.String(), func(t *testing.T) {
-			bw := newBufferWorld(t, h, 3, 1<<20, options{
-				checkCalls: true, isStrict: true, ignoreCloseErrors: true,
-			})
-			errs := bw.errorsByRank(func(r *rank) error {
-				for step := range stepCount {
-					if err := runStep(bw, r, step, omitted); err != nil {
-						return fmt.Errorf("step %d: %w", step, err)
-					}
-				}
+		t.Run(omitted.String(), func(t *testing.T) { checkOmittedCall(t, h, omitted) })
+	}
+}
 
-				return nil
-			})
-			const detectingCollective = omittingStep + 1 // steps are counted from 0
-			for number, err := range errs {
-				if omitted == driver.Send && errors.Is(err, driver.ErrFault) {
-					continue // another rank may detect the mistake first
-				}
-
-				if !isUnmatchedAt(err, detectingCollective) {
-					t.Errorf("rank %d: got %v, want a MessageError at collective %d", number, err,
-						detectingCollective)
-				}
+// checkOmittedCall checks that all ranks get an error if the omitted operation is missing in
+// omittingStep.
+func checkOmittedCall(t *testing.T, h Harness, omitted driver.Operation) {
+	bw := newBufferWorld(t, h, 3, 1<<20, options{
+		checkCalls: true, isStrict: true, ignoreCloseErrors: true,
+	})
+	errs := bw.errorsByRank(func(r *rank) error {
+		for step := 1; step <= stepCount; step++ {
+			if err := runStep(bw, r, step, omitted); err != nil {
+				return fmt.Errorf("step %d: %w", step, err)
 			}
-		})
+		}
+
+		return nil
+	})
+	const detectingCollective = omittingStep // each step has one collective
+	for number, err := range errs {
+		if omitted == driver.Send && errors.Is(err, driver.ErrFault) {
+			continue // another rank may detect the mistake first
+		}
+
+		if !isUnmatchedAt(err, detectingCollective) {
+			t.Errorf("rank %d: got %v, want a MessageError at collective %d", number, err,
+				detectingCollective)
+		}
 	}
 }
 
@@ -57,10 +62,7 @@ func isUnmatchedAt(err error, collective uint64) bool {
 	return ok && e.Fault == driver.MessagesUnmatched && e.Number == collective
 }
 
-const (
-	stepCount    = 4
-	omittingStep = 2 // the step without the Send or the Recv
-)
+const stepCount, omittingStep = 4, 3
 
 // runStep runs a rank's part of one step: a message from rank 0 to rank 2, and a barrier. In
 // omittingStep, it skips the omitted operation.
@@ -73,8 +75,8 @@ func runStep(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error
 		err = r.queueCall(r.group, r.stream, call)
 	case r.number == 2 && !isOmitted(driver.Recv):
 		stream := r.stream
-		if step == omittingStep {
-			stream = r.newStream() // an unmatched Recv on r.stream would hold up the barrier
+		if isOmitted(driver.Send) {
+			stream = r.newStream() // on r.stream, the Recv would hold up the barrier
 		}
 
 		call := message{peer: 0, tag: 1, bytes: 100}.recv(bw.recv[2])
@@ -88,8 +90,8 @@ func runStep(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error
 	return r.launchAndWait(r.group, r.stream, barrier)
 }
 
-// Rank 2 waits for tag 1, but rank 0 sends tag 5. Rank 2 must get an error although the Recv holds
-// up the barrier.
+// Rank 0 sends tag 5, but rank 2 receives tag 1. Rank 2 must get an error although the Recv holds up
+// its barrier.
 func testUnmatchedRecv(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
@@ -113,7 +115,8 @@ func testUnmatchedRecv(t *testing.T, h Harness) {
 			})
 			const firstCollective = 1
 			if !isUnmatchedAt(errs[2], firstCollective) {
-				t.Errorf("the receiver got %v, want a MessageError at collective 1", errs[2])
+				t.Errorf("the receiver got %v, want a MessageError at collective %d", errs[2],
+					firstCollective)
 			}
 		})
 	}
@@ -121,13 +124,14 @@ func testUnmatchedRecv(t *testing.T, h Harness) {
 
 func testOutOfStep(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{isStrict: true, ignoreCloseErrors: true})
-	must(t, bw.ranks[1].stream.Fill(bw.recv[1].addressAt(0), canary, 256))
+	const receiver = 1
+	must(t, bw.ranks[receiver].stream.Fill(bw.recv[receiver].addressAt(0), canary, 256))
 	errs := bw.errorsByRank(func(r *rank) error { return sendAcrossBarrier(bw, r) })
 	checkMessageEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
-		From: 0, To: 1, Tag: 6, Number: 1,
-		Sent: 0, Received: 1, // collectives before each end
+		From: 0, To: receiver, Tag: 6, Number: 1,
+		Sent: 0, Received: 1, // collectives before the Send and before the Recv
 	})
-	bw.expectUntouched(1)
+	bw.expectUntouched(receiver)
 }
 
 // sendAcrossBarrier makes rank 0 send before a barrier, and rank 1 receive after the barrier.
