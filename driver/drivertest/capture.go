@@ -16,7 +16,7 @@ import (
 var captureRequirements = []requirement{
 	{"captures cannot be nested or ended twice", testCaptureStates},
 	{"a capturing stream refuses Synchronize and graph launches", testRefusedInCapture},
-	{"captured work does not run before its graph is launched", testCapturedWaits},
+	{"captured work does not run before its graph is launched", testCapturedWorkWaits},
 	{"a graph runs on any stream of its device, in stream order", testGraphStreams},
 	{"an event in a graph is recorded by each launch", testGraphEvents},
 	{"replayed and other calls of a group run in the order of their launches", testReplays},
@@ -51,32 +51,34 @@ func testCaptureStates(t *testing.T, h Harness) {
 func testRefusedInCapture(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 1, 1<<20, options{})
 	r, buf := bw.ranks[0], bw.send[0]
+	const half = 32 // bytes
+	firstHalf, secondHalf := buf.addressAt(0), buf.addressAt(half)
 	const oldValue, refusedValue, capturedValue = 0, 1, 2
-	must(t, r.stream.Fill(buf.addressAt(0), oldValue, 64))
+	must(t, r.stream.Fill(firstHalf, oldValue, 2*half))
 	must(t, r.stream.Synchronize(bw.ctx))
-	refusedGraph := r.capture(func() { must(t, r.stream.Fill(buf.addressAt(0), refusedValue, 64)) })
+	refusedGraph := r.capture(func() { must(t, r.stream.Fill(firstHalf, refusedValue, 2*half)) })
 	graph := r.capture(func() {
 		syncErr := r.stream.Synchronize(bw.ctx)
 		wantError(t, "synchronizing the stream", syncErr, driver.ErrCapturing)
 		launchErr := refusedGraph.Launch(r.stream)
 		wantError(t, "launching a graph", launchErr, driver.ErrCapturing)
-		must(t, r.stream.Fill(buf.addressAt(32), capturedValue, 32))
+		must(t, r.stream.Fill(secondHalf, capturedValue, half))
 	})
 	must(t, refusedGraph.Close())
 	must(t, graph.Launch(r.stream))
-	r.expectFilled(buf.addressAt(0), oldValue, 32)
-	r.expectFilled(buf.addressAt(32), capturedValue, 32)
+	r.expectFilled(firstHalf, oldValue, half)
+	r.expectFilled(secondHalf, capturedValue, half)
 }
 
-func testCapturedWaits(t *testing.T, h Harness) {
+func testCapturedWorkWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
-	const partBytes = 64
-	b := r.newWindow(3 * partBytes)
+	const partBytes, allBytes = 64, 3 * 64
+	b := r.newWindow(allBytes)
 	filled := b.addressAt(0)
 	copied := b.addressAt(partBytes)
 	summed := b.addressAt(2 * partBytes)
 	runCount := 0
-	call := driver.Call{ // on one rank, the sum is the input
+	sumOfOneRank := driver.Call{ // copies its input
 		Operation: driver.AllReduce, DataType: driver.Int8, Count: partBytes,
 		Send: filled, Recv: summed,
 	}
@@ -84,10 +86,10 @@ func testCapturedWaits(t *testing.T, h Harness) {
 	g := r.capture(func() {
 		must(t, r.stream.Fill(filled, value, partBytes))
 		must(t, r.stream.Copy(copied, filled, partBytes))
-		must(t, r.queueCall(r.group, r.stream, call))
+		must(t, r.queueCall(r.group, r.stream, sumOfOneRank))
 		must(t, r.stream.Host(func() { runCount++ }))
 	})
-	r.expectFilled(filled, zeroed, 3*partBytes) // all parts
+	r.expectFilled(filled, zeroed, allBytes)
 	if runCount != 0 {
 		t.Error("a captured function ran before its graph was launched")
 	}
@@ -96,7 +98,7 @@ func testCapturedWaits(t *testing.T, h Harness) {
 		must(t, g.Launch(r.stream))
 	}
 
-	r.expectFilled(filled, value, 3*partBytes) // waits for the launches
+	r.expectFilled(filled, value, allBytes) // waits for the launches
 	if runCount != 3 {
 		t.Errorf("a captured function ran %d times in 3 launches", runCount)
 	}
@@ -116,7 +118,8 @@ func testGraphStreams(t *testing.T, h Harness) {
 	must(t, other.Fill(src, first, size))
 	must(t, g.Launch(other))
 	must(t, other.Fill(src, second, size))
-	r.expectFilled(src, zeroed, 2*size) // src and dst
+	r.expectFilled(src, zeroed, size)
+	r.expectFilled(dst, zeroed, size)
 	gate.open()
 	must(t, other.Synchronize(r.world.ctx))
 	r.expectFilled(src, second, size)
@@ -144,8 +147,8 @@ func testGraphEvents(t *testing.T, h Harness) {
 	}
 }
 
-// testReplays computes the same sums with a graph and with uncaptured calls on one stream. If
-// possible, they use different paths (algorithms of the backend).
+// testReplays computes the same sums with a graph and with uncaptured calls on one stream, if
+// possible on different paths. A path is an algorithm of the backend.
 func testReplays(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 3, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { checkReplays(bw, r) })
@@ -154,7 +157,7 @@ func testReplays(t *testing.T, h Harness) {
 const (
 	sumCount         = 4000 // elements of type int32
 	sumBytes         = 4 * sumCount
-	uncapturedOffset = 1 << 16 // of sums of the uncaptured calls
+	uncapturedOffset = 1 << 16 // bytes before the uncaptured calls' sums in the receive buffer
 )
 
 func checkReplays(bw *bufferWorld, r *rank) {
@@ -188,7 +191,7 @@ func checkReplays(bw *bufferWorld, r *rank) {
 }
 
 // replayStep fills the send buffer and launches g. Every third step also queues the uncaptured
-// call. Every 30th step checks both results.
+// call, and every 30th step then checks both results.
 func replayStep(bw *bufferWorld, r *rank, g driver.Graph, uncaptured driver.Call, i int) {
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	base := byte(i % 20)
@@ -199,7 +202,7 @@ func replayStep(bw *bufferWorld, r *rank, g driver.Graph, uncaptured driver.Call
 	}
 
 	if i%30 == 0 {
-		sum := base + (base + 1) + (base + 2) // of each byte; at most 60, so there is no carry
+		sum := base + (base + 1) + (base + 2) // in each byte; at most 60, so there is no carry
 		r.expectFilled(recv.addressAt(0), sum, sumBytes)
 		r.expectFilled(recv.addressAt(uncapturedOffset), sum, sumBytes)
 	}
@@ -222,7 +225,7 @@ func testRegisterCapturing(t *testing.T, h Harness) {
 		r.must(g.Launch(r.stream))
 		r.expectBytes(call.Recv, tr.wantResults[r.number])
 		r.must(g.Close())
-		r.register(r.group, key, unregistered) // the refused call must not use the key
+		r.register(r.group, key, unregistered) // the refused call must not use up the key
 	})
 }
 
@@ -232,7 +235,7 @@ func testCloseCapturing(t *testing.T, h Harness) {
 	must(t, err)
 	must(t, s.BeginCapture())
 	must(t, s.Close())
-	r.newWindow(1) // fails during a capture
+	r.newWindow(1) // would fail during a capture
 }
 
 func testGraphClosed(t *testing.T, h Harness) {

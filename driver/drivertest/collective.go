@@ -91,7 +91,7 @@ func (bw *bufferWorld) shouldTry(tr *trial) bool {
 	r := bw.ranks[0] // all ranks have the same paths
 	call := tr.call(r, bw.send[0], bw.recv[0])
 	isListed := !tr.operation.Reduces() || bw.harness.hasReduction(tr.dataType, tr.op)
-	if !isListed && !supportsPath(r.group, call) {
+	if !isListed && !accepts(r.group, call) {
 		return false
 	}
 

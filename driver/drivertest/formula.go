@@ -13,7 +13,7 @@ import (
 
 // The rounded result of a floating-point reduction depends on the order of its operations. A
 // formula fixes this order: for four ranks, RankOrder is ((a+b)+c)+d and Tree is (a+b)+(c+d).
-// RoundedTree also rounds partial sums of 16-bit floats to 16 bits.
+// RoundedTree is Tree with partial sums of 16-bit floats rounded to 16 bits.
 //
 // A trial is a call with its inputs and expected results. A path is an algorithm of the backend.
 
@@ -27,8 +27,8 @@ var formulaRequirements = []requirement{
 	{"reductions of special values in rounded tree order", testSpecialValues(driver.RoundedTree)},
 }
 
-// formulaTestSize returns the number of elements to reduce for each type and reduction, in one or
-// more calls, and the largest count of a call.
+// formulaTestSize returns the least number of input elements to try for each type and reduction,
+// and the largest count of a call.
 func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -36,7 +36,7 @@ func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	case h.Slow:
 		return 1000, 1000
 	default:
-		return 1e4, 1 << 13
+		return 1e4, 8 << 10
 	}
 }
 
@@ -65,8 +65,8 @@ func testFormula(f driver.Formula) func(*testing.T, Harness) {
 
 // reductionBufferBytes returns the size of a buffer for a trial of count elements of any type.
 func reductionBufferBytes(count int64) int64 {
-	const largestElement, canariesAndShift = 8, 4096
-	return largestElement*count + canariesAndShift
+	const largestElement, canaryAndShiftBytes = 8, 4096
+	return largestElement*count + canaryAndShiftBytes
 }
 
 func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
@@ -115,16 +115,18 @@ func testSpecialValues(f driver.Formula) func(*testing.T, Harness) {
 }
 
 func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
-	const combinations = 14 * 14 * 14 // of 14 special values on three ranks
+	const specialValueCount = 14
+	const combinations = specialValueCount * specialValueCount * specialValueCount // on three ranks
 	bw := newBufferWorld(t, h, n, reductionBufferBytes(combinations), options{
 		checkCalls: true, formula: f,
 	})
 	triedCalls := 0
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
+			isEverySecond := op%2 == 0
 			tr := trial{
 				operation: driver.AllReduce, dataType: dataType, op: op, count: combinations,
-				formula: f, hasSpecialInputs: true, isInPlace: op%2 == 0, // every second one
+				formula: f, hasSpecialInputs: true, isInPlace: isEverySecond,
 			}
 			triedCalls += tryPaths(bw, &tr)
 		}
@@ -158,15 +160,16 @@ func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 // randomCount returns a number from 1 to maxCount, often a small one.
 func randomCount(random *rand.Rand, maxCount int64) int64 {
 	value := random.Uint64()
-	bits := random.IntN(25)
-	return 1 + int64(value>>(64-bits))%maxCount
+	bitCount := random.IntN(25)
+	highBits := value >> (64 - bitCount) // 0 if bitCount is 0
+	return 1 + int64(highBits)%maxCount
 }
 
 // tryPaths tries a reduction on every path that supports it, and returns the number of these paths.
 func tryPaths(bw *bufferWorld, tr *trial) (triedCalls int) {
 	bw.t.Helper()
 	tr.prepare(bw.harness, len(bw.ranks))
-	r := bw.ranks[0] // all ranks have the same paths
+	r := bw.ranks[0] // all ranks support the same paths
 	for _, path := range bw.harness.Paths {
 		variant := *tr
 		variant.path = path
@@ -175,7 +178,7 @@ func tryPaths(bw *bufferWorld, tr *trial) (triedCalls int) {
 		}
 
 		call := variant.callOnPath(r, bw.send[0], bw.recv[0])
-		if supportsPath(r.group, call) {
+		if accepts(r.group, call) {
 			bw.tryCollective(&variant)
 			triedCalls++
 		}

@@ -33,13 +33,13 @@ var closingRequirements = []requirement{
 
 const gatherBytes = 128 // enough for checkAllGather
 
-// checkAllGather checks that the members of c can gather their numbers.
+// checkAllGather gathers the rank numbers of c's members in b.
 func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
-	input, output := b.addressAt(0), b.addressAt(64)
+	input, output := b.addressAt(0), b.addressAt(gatherBytes/2)
 	r.write(input, []byte{byte(r.number)})
 	call := driver.Call{
 		Operation: driver.AllGather, DataType: driver.Uint8, Count: 1,
-		Send: input, Recv: output, Digest: 1,
+		Send: input, Recv: output, Digest: commonDigest,
 	}
 	r.setStep("group %v", members)
 	r.must(r.launchAndWait(c, r.stream, call))
@@ -148,7 +148,8 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 	})
 }
 
-// waitingCalls are calls that wait until the other rank makes the same call.
+// waitingCalls are calls that wait until the other rank makes the same call. They may register the
+// buffer.
 var waitingCalls = map[string]func(r *rank, unregistered buffer) error{
 	"a collective": func(r *rank, _ buffer) error {
 		return r.launchAndWait(r.group, r.stream, barrier)
@@ -175,7 +176,7 @@ func testCloseOwnWaits(t *testing.T, h Harness) {
 			b := r.newBuffer(1)
 			result := make(chan error)
 			go func() { result <- wait(r, b) }()
-			must(t, r.group.Close()) // before or during the wait
+			must(t, r.group.Close()) // the call may not have begun yet
 			wantError(t, "the waiting call", <-result, driver.ErrClosed)
 		})
 	}
@@ -235,7 +236,7 @@ func closeGroupInUse(r *rank, round int) {
 		})
 	}
 
-	abortsFirst := (round+r.number)%3 == 0 // one rank in two of three rounds
+	abortsFirst := (round+r.number)%3 == 0 // only rank 0, only rank 1 or neither, by round
 	if abortsFirst {
 		c.Abort(nil)
 	}

@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// This call in a backend's test uses up to 4 ranks, and skips the tests of fused norms:
+// A backend's test calls Run. This call opens up to 4 ranks, and skips the tests of fused norms:
 //
 //	drivertest.Run(t, drivertest.Harness{
 //		Open: Open, Ranks: 4,
@@ -25,12 +25,12 @@ const (
 	Messages Part = "messages"
 	// Splits covers AllToAllV, AllGatherV and ReduceScatterV.
 	Splits Part = "splits"
-	// Scatter covers segments at random addresses; see Config.Scatter.
+	// Scatter covers segments at random addresses; see driver.Config.Scatter.
 	Scatter Part = "scatter"
 	// Failures covers failed streams, which skip their work and pass their error on to events.
 	Failures Part = "failures"
 	// Anytime means that Close and Abort return even while other groups connect or wait for peers.
-	// It excludes ranks in one CUDA context, in which freeing memory waits for all kernels.
+	// If all ranks share a CUDA context, it is missing: freeing memory waits for all kernels.
 	Anytime Part = "closing at any time"
 	// Suspension covers driver.SuspendableSegment and driver.SuspendableWindow.
 	Suspension Part = "suspension"
@@ -40,7 +40,7 @@ const (
 	Routes Part = "routes"
 )
 
-const mandatory Part = "" // cannot be missing
+const mandatory Part = "" // covers the rest; must not be in Harness.Missing
 
 // Harness opens a backend and describes its capabilities.
 type Harness struct {
@@ -50,16 +50,16 @@ type Harness struct {
 	Host func(bytes int) []byte
 	// Ranks is the largest number of ranks. Tests that need more are skipped.
 	Ranks int
-	// Paths lists the paths that the backend supports. The default is PathPlain and PathWindow. Most
-	// tests use the first path for calls that another path refuses.
+	// Paths lists the paths that the backend supports. The default is PathPlain and PathWindow. If
+	// another path refuses a call, most tests use the first path instead.
 	Paths []driver.Path
 	// Reductions lists the reductions of the first path for each data type, such as "sum prod". If
 	// the map is nil, the path supports all reductions.
 	Reductions map[driver.DataType]string
 	// Missing maps each part that the backend lacks to the reason, which skipped tests print.
 	Missing map[Part]string
-	// Unordered means that reductions without a formula use any order of the ranks. The tests then
-	// reduce numbers whose sums and products are exact in every order.
+	// Unordered means that reductions without a formula combine the ranks in an unknown order. The
+	// tests then reduce numbers whose sums and products are exact in every order.
 	Unordered bool
 	// Slow makes some tests try fewer combinations of types and counts.
 	Slow bool
@@ -78,7 +78,7 @@ func (h Harness) withDefaults() Harness {
 	return h
 }
 
-// skipsTrial reports whether to skip the trial with an index. Slow backends run every third trial.
+// skipsTrial reports whether to skip a trial. Slow backends run only every third trial.
 func (h Harness) skipsTrial(index int) bool { return h.Slow && index%3 != 0 }
 
 // hasReduction reports whether the first path supports a reduction of a type.
@@ -99,7 +99,7 @@ func (h Harness) require(t *testing.T, part Part) {
 	}
 }
 
-// hasOperation reports whether the backend supports o, which must not be in Norms or Routes.
+// hasOperation reports whether the backend supports o. It must not be called for Norms or Routes.
 func (h Harness) hasOperation(o driver.Operation) bool {
 	part := mandatory
 	switch {

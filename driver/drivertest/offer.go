@@ -10,9 +10,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Offer.Refusal returns an error if a path does not support the offered call. Otherwise, Offer.Take
-// returns a plan. Ranks choose a path without communicating, so a path must refuse the same calls
-// on all ranks.
+// A path is an algorithm of the backend. Offer.Refusal returns an error if a path does not support
+// the offered call. Otherwise, Offer.Take returns a plan, which can be launched. Ranks choose paths
+// separately but must agree, so a path must refuse the same calls on all ranks.
 
 var offerRequirements = []requirement{
 	{"a path refuses the same calls on all ranks", testEqualRefusals},
@@ -42,7 +42,7 @@ func testEqualRefusals(t *testing.T, h Harness) {
 
 func testReductions(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
-	firstPath := bw.harness.Paths[0]
+	firstPath := h.Paths[0]
 	if h.Reductions != nil {
 		for _, dataType := range reduce.DataTypes() {
 			if _, isListed := h.Reductions[dataType]; !isListed {
@@ -74,11 +74,12 @@ func testReductions(t *testing.T, h Harness) {
 func (bw *bufferWorld) offerAllCalls(
 	r *rank, handleRefusal func(tr *trial, refusal error),
 ) {
-	const lastOperation = driver.Barrier // most later ones need more arguments
-	for o := range lastOperation + 1 {
+	const endOfSimpleOperations = driver.Barrier + 1 // most later ones need more arguments
+	for o := range endOfSimpleOperations {
 		for _, dataType := range reduce.DataTypes() {
 			for _, op := range driver.ReductionsOf(dataType) {
-				for _, count := range []int64{0, 1, 70001} {
+				const large = 70001
+				for _, count := range []int64{0, 1, large} {
 					for _, isUnregistered := range []bool{false, true} {
 						tr := &trial{
 							operation: o, dataType: dataType, op: op, count: count,
@@ -96,7 +97,7 @@ func (bw *bufferWorld) offerAllCalls(
 func (bw *bufferWorld) offerToPaths(
 	r *rank, tr *trial, handleRefusal func(tr *trial, refusal error),
 ) {
-	for path := range driver.Paths {
+	for path := range driver.Paths { // the number of paths
 		if tr.isUnregistered && path == driver.PathWindow {
 			continue // the path needs registered buffers
 		}
@@ -107,40 +108,23 @@ func (bw *bufferWorld) offerToPaths(
 
 		variant := *tr
 		variant.path = path
-		refusal := bw.offerCall(r, &variant)
-		handleRefusal(&variant, refusal)
-	}
-}
-
-// offerCall offers a trial's call and returns the refusal. If there is none, it checks that the
-// harness lists the path and the operation, and that the plan matches the trial.
-func (bw *bufferWorld) offerCall(r *rank, tr *trial) (refusal error) {
-	offer := r.group.Offer(bw.callToOffer(r, tr))
-	refusal = offer.Refusal(tr.path)
-	if refusal != nil {
-		if !errors.Is(refusal, driver.ErrUnsupported) {
-			r.failf("%v: Refusal = %v, want ErrUnsupported", tr, refusal)
+		offer := r.group.Offer(bw.callToOffer(r, &variant))
+		refusal := offer.Refusal(path)
+		if refusal == nil {
+			bw.checkAccepted(r, &variant, offer)
+		} else if !errors.Is(refusal, driver.ErrUnsupported) {
+			r.failf("%v: Refusal = %v, want ErrUnsupported", &variant, refusal)
 		}
 
-		return refusal
+		handleRefusal(&variant, refusal)
 	}
-
-	if !slices.Contains(bw.harness.Paths, tr.path) {
-		r.failf("%v: Refusal = nil, but the harness does not list the path", tr)
-	}
-
-	if !bw.harness.hasOperation(tr.operation) {
-		r.failf("%v: Refusal = nil, but the harness lacks the operation", tr)
-	}
-
-	checkPlan(r, tr, offer)
-	return nil
 }
 
 func (bw *bufferWorld) callToOffer(r *rank, tr *trial) driver.Call {
 	call := tr.callOnPath(r, bw.send[r.number], bw.recv[r.number])
 	if call.Operation.PointToPoint() {
-		call.Root = 1 - r.number // the peer
+		peer := 1 - r.number
+		call.Root = peer
 	}
 
 	if !call.Operation.UsesWindows() {
@@ -151,8 +135,17 @@ func (bw *bufferWorld) callToOffer(r *rank, tr *trial) driver.Call {
 	return call
 }
 
-// checkPlan takes the plan of an accepted offer and compares it with the trial.
-func checkPlan(r *rank, tr *trial, offer driver.Offer) {
+// checkAccepted checks that the harness lists the path and the operation of an accepted offer, and
+// that its plan matches the trial.
+func (bw *bufferWorld) checkAccepted(r *rank, tr *trial, offer driver.Offer) {
+	if !slices.Contains(bw.harness.Paths, tr.path) {
+		r.failf("%v: Refusal = nil, but the harness does not list the path", tr)
+	}
+
+	if !bw.harness.hasOperation(tr.operation) {
+		r.failf("%v: Refusal = nil, but the harness lacks the operation", tr)
+	}
+
 	const digest = 7
 	plan, err := offer.Take(tr.path, digest)
 	if err != nil {

@@ -20,7 +20,7 @@ type rank struct {
 	world          *world
 	number         int
 	isInGoroutine  bool   // set while onEachRank runs a goroutine for the rank
-	step           string // for failure messages, such as ", round 3"
+	step           string // part of failure messages, such as ", round 3"
 	device         driver.Device
 	arena          driver.Arena
 	stream         driver.Stream
@@ -28,7 +28,7 @@ type rank struct {
 	nextOffset     int64               // in the arena, for newBuffer
 	keyCount       uint32
 	launchCount    int
-	checkedWindows int
+	checkedWindows int    // calls of checkWindow
 	staging        []byte // host memory for copies
 	closeFuncs     []func() error
 }
@@ -56,7 +56,7 @@ func (r *rank) failf(format string, args ...any) {
 // setStep describes the current step in later failure messages.
 func (r *rank) setStep(format string, args ...any) { r.step = ", " + fmt.Sprintf(format, args...) }
 
-// onClose defers f until the world is closed.
+// onClose defers f until the world is closed. Functions run in reverse order.
 func (r *rank) onClose(f func() error) { r.closeFuncs = append(r.closeFuncs, f) }
 
 func (r *rank) close() error {
@@ -91,7 +91,7 @@ func (r *rank) open(store driver.Store) {
 	r.stream = r.newStream()
 }
 
-// connect joins the group with the ID, Ranks and Check of cfg. All of these ranks must call it.
+// connect joins the group with the ID, Ranks and Check of cfg. All ranks in cfg.Ranks must call it.
 func (r *rank) connect(cfg driver.GroupConfig) driver.Communicator {
 	cfg.Rank = slices.Index(cfg.Ranks, r.number)
 	cfg.Strict = r.world.isStrict
@@ -135,28 +135,28 @@ func (r *rank) capture(queueWork func()) driver.Graph {
 	return g
 }
 
-// onSupportedPath returns the call on its path or, if c does not support that, on the backend's
-// first path.
+// onSupportedPath returns the call. If c does not support its path, it changes the path to the
+// backend's first one.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
-	if !call.Operation.SupportsPath(call.Path) || !supportsPath(c, call) {
+	if !call.Operation.SupportsPath(call.Path) || !accepts(c, call) {
 		call.Path = r.world.harness.Paths[0]
 	}
 
 	return call
 }
 
-// supportsPath reports whether c supports call.Path.
-func supportsPath(c driver.Communicator, call driver.Call) bool {
+// accepts reports whether c supports the call on call.Path.
+func accepts(c driver.Communicator, call driver.Call) bool {
 	return c.Offer(call).Refusal(call.Path) == nil
 }
 
 // launchAndWait launches a call of c on stream s, and waits for it. Every second launch uses
 // LaunchInline if c has this method.
 func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver.Call) error {
-	launchCall := c.Launch
+	launch := c.Launch
 	inlineLauncher, canLaunchInline := c.(driver.InlineLauncher)
 	if canLaunchInline && r.launchCount%2 == 1 {
-		launchCall = inlineLauncher.LaunchInline
+		launch = inlineLauncher.LaunchInline
 	}
 
 	r.launchCount++
@@ -165,15 +165,18 @@ func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver
 		return err
 	}
 
-	if err := launchCall(s, plan); err != nil {
-		_ = s.Synchronize(r.world.ctx) // clears the stream's error, which is err
+	if err := launch(s, plan); err != nil {
+		_ = s.Synchronize(r.world.ctx) // clears the stream's error, which is also err
 		return err
 	}
 
 	return s.Synchronize(r.world.ctx)
 }
 
-// queueCall launches a call of c on stream s.
+// commonDigest is the Digest of calls on which all ranks agree.
+const commonDigest = 1
+
+// queueCall is like launchAndWait, but does not wait or use LaunchInline.
 func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	plan, err := driver.Prepare(c, call)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"symmem/driver"
 )
 
-// In an AllToAllV, each rank sends one part of its send buffer to each rank, including itself. The
-// call's splits are the sizes and offsets of the parts, between which there can be gaps. The tests
-// fill receive buffers with a fixed byte, the canary, to detect writes to the gaps.
+// In an AllToAllV, each rank sends a part of its send buffer to every rank, including itself. The
+// call's splits are the sizes and offsets of the parts. To detect writes to gaps between parts, the
+// tests fill receive buffers with a fixed byte, the canary.
 
 var splitRequirements = []requirement{
 	{"AllToAllV writes every part to its offset and nothing else", testSplits},
@@ -22,9 +22,9 @@ var splitRequirements = []requirement{
 
 // splitExchange holds the arguments of all ranks' AllToAllV. Counts and offsets are in elements.
 type splitExchange struct {
-	counts      [][]int64 // by sender and receiver
-	sendOffsets [][]int64 // by sender and receiver
-	recvOffsets [][]int64 // by receiver and sender
+	counts      [][]int64 // [sender][receiver]
+	sendOffsets [][]int64 // [sender][receiver]
+	recvOffsets [][]int64 // [receiver][sender]
 	dataType    driver.DataType
 }
 
@@ -87,11 +87,11 @@ func (ex *splitExchange) inputOfPart(h Harness, src, dst int) []byte {
 	return input(h, ex.dataType, seed, ex.counts[src][dst])
 }
 
-// call returns a rank's call without windows. It receives after canaryCount canaries.
+// call returns a rank's call without windows. Its output begins after canaryCount bytes.
 func (ex *splitExchange) call(r *rank, send, recv buffer) driver.Call {
 	return driver.Call{
 		Operation: driver.AllToAllV, DataType: ex.dataType, Splits: ex.splits(r.number),
-		Send: send.addressAt(0), Recv: recv.addressAt(canaryCount), Digest: 5,
+		Send: send.addressAt(0), Recv: recv.addressAt(canaryCount), Digest: commonDigest,
 	}
 }
 
@@ -122,16 +122,18 @@ func testSplits(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 2))
 	types := []driver.DataType{driver.Uint8, driver.Float16, driver.Int32, driver.Float64}
+	const bufferBytes, maxFloat64s = 4 << 20, 120 << 10 // the buffer has room for 4 parts
 	for n := 1; n <= min(4, h.Ranks); n++ {
-		bw := newBufferWorld(t, h, n, 4<<20, options{checkCalls: true})
-		for i, maxCount := range []int64{0, 1, 40, 5000, 120 << 10} {
-			ex := randomExchange(random, n, maxCount, types[(i+n)%len(types)])
+		bw := newBufferWorld(t, h, n, bufferBytes, options{checkCalls: true})
+		for i, maxCount := range []int64{0, 1, 40, 5000, maxFloat64s} {
+			dataType := types[(i+n)%len(types)]
+			ex := randomExchange(random, n, maxCount, dataType)
 			windowMask := random.IntN(1 << n) // bit i is set if rank i sends from its window
 			succeeded := bw.tryOnEachRank(func(r *rank) {
 				send, recv := bw.send[r.number], bw.recv[r.number]
 				ex.writeBuffers(h, r, send, recv)
 				call := ex.call(r, send, recv)
-				if windowMask>>r.number&1 == 1 {
+				if windowMask&(1<<r.number) != 0 {
 					call.SendWindow = send.window
 				}
 

@@ -90,8 +90,8 @@ func runStep(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error
 	return r.launchAndWait(r.group, r.stream, barrier)
 }
 
-// Rank 0 sends tag 5, but rank 2 receives tag 1. Rank 2 must get an error although the Recv holds up
-// its barrier.
+// Rank 0 sends tag 5, but rank 2 receives tag 1. Rank 2 must get an error although its Recv holds
+// up its barrier.
 func testUnmatchedRecv(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 // memory, which contains zeros or the data that PrepareSuspend saved.
 //
 // A window gives the ranks of a group access to each other's segments. It must be suspended before
-// these segments and resumed after them.
+// its segments and resumed after them.
 
 var suspendRequirements = []requirement{
 	{"a resumed segment has zeros at its old address", testResumedZeros},
@@ -36,7 +36,7 @@ const (
 	discardContents = false
 )
 
-// suspendSegment suspends s and returns it.
+// suspendSegment suspends s, and returns it for Resume.
 func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegment {
 	segment := asSuspendable(r, s)
 	r.must(segment.PrepareSuspend(save))
@@ -73,7 +73,7 @@ func testResumedContents(t *testing.T, h Harness) {
 		r.expectFilled(address, value, bytes)
 	}
 
-	// If Suspend was not called, Resume discards the saved contents.
+	// Without Suspend, Resume keeps the current contents.
 	segment := asSuspendable(r, b.segment)
 	must(t, segment.PrepareSuspend(saveContents))
 	const laterValue = 9
@@ -86,10 +86,11 @@ func testResumedContents(t *testing.T, h Harness) {
 func testUnmapSuspended(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	for range 3 {
-		s, err := r.arena.Map(0, r.granularity())
+		const offset, zeroed, saved = 0, 0, 1
+		s, err := r.arena.Map(offset, r.granularity())
 		must(t, err)
-		r.expectFilled(s.Address(), 0, r.granularity())
-		must(t, r.stream.Fill(s.Address(), 1, r.granularity()))
+		r.expectFilled(s.Address(), zeroed, r.granularity())
+		must(t, r.stream.Fill(s.Address(), saved, r.granularity()))
 		must(t, r.stream.Synchronize(r.world.ctx))
 		segment := suspendSegment(r, s, saveContents)
 		must(t, s.Unmap())
@@ -112,10 +113,10 @@ func testSuspendTwice(t *testing.T, h Harness) {
 func suspendWindow(r *rank, b buffer) {
 	w := b.window.(driver.SuspendableWindow)
 	r.must(w.PrepareSuspend())
-	waitForAll(r)
+	waitForAll(r) // all ranks prepare before one suspends
 	r.must(w.Suspend())
 	suspendSegment(r, b.segment, discardContents)
-	waitForAll(r)
+	waitForAll(r) // all segments are suspended before one is resumed
 }
 
 // resumeWindow resumes a buffer's segment, and then its window. All ranks must call it.
@@ -132,17 +133,17 @@ func waitForAll(r *rank) {
 	r.must(err)
 }
 
-// testSuspendCycles launches a graph after each suspension of the window that the graph uses.
+// testSuspendCycles launches a graph after each suspension and resumption of its window.
 func testSuspendCycles(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		const count = 20000
-		const gap = 96 // between input and output
+		const gap = 96 // bytes between input and output
 		b := r.newWindow(2*count + gap)
 		input, output := b.addressAt(0), b.addressAt(count+gap)
 		call := preferDirectPath(r, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
-			Send: input, Recv: output, SendWindow: b.window, RecvWindow: b.window, Digest: 1,
+			Send: input, Recv: output, SendWindow: b.window, RecvWindow: b.window, Digest: commonDigest,
 		})
 		plan, err := driver.Prepare(r.group, call)
 		r.must(err)
@@ -163,11 +164,11 @@ func testSuspendCycles(t *testing.T, h Harness) {
 	})
 }
 
-// preferDirectPath returns the call on a supported path, if possible on PathDirect.
+// preferDirectPath returns the call on PathDirect or, if that is not supported, on another path.
 func preferDirectPath(r *rank, call driver.Call) driver.Call {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathWindow, driver.PathPlain} {
 		call.Path = path
-		if supportsPath(r.group, call) {
+		if accepts(r.group, call) {
 			break
 		}
 	}
@@ -175,7 +176,7 @@ func preferDirectPath(r *rank, call driver.Call) driver.Call {
 	return call
 }
 
-// The segment of a deregistered window can be resumed and registered again.
+// Without its window, the segment can be resumed and registered again.
 func testDeregisterSuspended(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {

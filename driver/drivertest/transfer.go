@@ -17,14 +17,13 @@ var transferRequirements = []requirement{
 type message struct {
 	peer   int // rank at the other end
 	tag    int
-	offset int64 // of the message in the buffer
+	offset int64 // in bytes, in the buffer
 	bytes  int64
 }
 
 func (m message) call() driver.Call {
-	const digest = 77 // the same at both ends
 	return driver.Call{
-		DataType: driver.Uint8, Count: m.bytes, Root: m.peer, Tag: m.tag, Digest: digest,
+		DataType: driver.Uint8, Count: m.bytes, Root: m.peer, Tag: m.tag, Digest: commonDigest,
 	}
 }
 
@@ -44,7 +43,7 @@ func (m message) recv(b buffer) driver.Call {
 	return c
 }
 
-// messageSizes lists sizes around those at which a backend may split a message.
+// messageSizes includes sizes around those at which a backend may split a message.
 var messageSizes = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20 + 7, 1}
 
 func testTransferSizes(t *testing.T, h Harness) {
@@ -89,7 +88,7 @@ type streamUse int
 
 const (
 	onOneStream  streamUse = iota // each rank sends and receives on the same stream
-	onTwoStreams                  // each rank receives on another stream than it sends
+	onTwoStreams                  // each rank sends and receives on different streams
 )
 
 // sendAround makes every rank send to the next rank and receive from the previous one several
@@ -115,7 +114,7 @@ func sendAround(bw *bufferWorld, bytes int64, use streamUse) {
 			r.write(send.addressAt(0), data)
 			r.must(r.queueCall(r.group, r.stream, sendCall))
 			r.must(r.launchAndWait(r.group, recvStream, recvCall))
-			r.must(r.stream.Synchronize(bw.ctx))
+			r.must(r.stream.Synchronize(bw.ctx)) // waits for the Send
 			r.expectBytes(recv.addressAt(0), want)
 		}
 	})
@@ -144,11 +143,11 @@ func testRandomMessages(t *testing.T, h Harness) {
 
 // randomMessage is a message between two ranks, on random streams.
 type randomMessage struct {
-	index                  int // in the list
+	index                  int // in the list of messages
 	src, dst               int // ranks
 	tag                    int
 	offset, bytes          int64 // the same in both ranks' buffers
-	sendStream, recvStream int   // indexes in the streams of src and dst
+	sendStream, recvStream int   // indexes of streams on src and on dst
 }
 
 // drawMessage draws a message between two of n ranks.
@@ -171,8 +170,8 @@ func (m *randomMessage) contents(h Harness) []byte {
 	return input(h, driver.Uint8, m.index, m.bytes)
 }
 
-// end returns the end of m whose peer is given.
-func (m *randomMessage) end(peer int) message {
+// endWith returns one end of m, given the rank at the other end.
+func (m *randomMessage) endWith(peer int) message {
 	return message{peer: peer, tag: m.tag, offset: m.offset, bytes: m.bytes}
 }
 
@@ -213,10 +212,10 @@ func queueMessages(
 		switch r.number {
 		case m.src:
 			s = streams[m.sendStream]
-			call = m.end(m.dst).send(bw.send[r.number])
+			call = m.endWith(m.dst).send(bw.send[r.number])
 		case m.dst:
 			s = streams[m.recvStream]
-			call = m.end(m.src).recv(bw.recv[r.number])
+			call = m.endWith(m.src).recv(bw.recv[r.number])
 		default:
 			continue
 		}

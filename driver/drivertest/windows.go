@@ -7,8 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// Each rank of a group registers a segment of device memory under a common key. This creates a
-// window, through which all ranks can access these segments. Calls on PathWindow require it.
+// If all ranks of a group register a segment of device memory under the same key, they create a
+// window, through which each rank can access all of these segments. Calls on PathWindow require it.
 
 var windowRequirements = []requirement{
 	{"a segment can be registered, deregistered and registered again", testReregister},
@@ -68,11 +68,12 @@ func testNoWindow(t *testing.T, h Harness) {
 		Send: send.addressAt(0), Recv: recv.addressAt(0),
 	}
 	group := bw.ranks[0].group
-	call.RecvWindow = recv.window
-	_, err := driver.Prepare(group, call)
+	noSendWindow, noRecvWindow := call, call
+	noSendWindow.RecvWindow = recv.window
+	_, err := driver.Prepare(group, noSendWindow)
 	wantError(t, "no send window", err, driver.ErrOutOfRange)
-	call.SendWindow, call.RecvWindow = send.window, nil
-	_, err = driver.Prepare(group, call)
+	noRecvWindow.SendWindow = send.window
+	_, err = driver.Prepare(group, noRecvWindow)
 	wantError(t, "no receive window", err, driver.ErrOutOfRange)
 }
 
@@ -91,7 +92,7 @@ func testSizesDiffer(t *testing.T, h Harness) {
 		}
 
 		b := r.newBuffer(1)
-		b.window = r.register(r.group, key, b) // the failed call must not use the key
+		b.window = r.register(r.group, key, b) // the failed call must not use up the key
 		checkWindow(r, r.group, b)
 	})
 }
@@ -100,14 +101,14 @@ func testTwoGroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		secondGroup := r.connect(driver.GroupConfig{ID: "second", Ranks: []int{1, 0}, Check: true})
-		key := r.nextKey() // the same in both groups
+		key := r.nextKey() // each group has its own keys
 		b := r.newBuffer(1)
 		first := buffer{segment: b.segment, window: r.register(r.group, key, b)}
 		second := buffer{segment: b.segment, window: r.register(secondGroup, key, b)}
 		checkWindow(r, r.group, first)
 		checkWindow(r, secondGroup, second)
 		_, err := driver.Prepare(secondGroup, driver.Call{
-			Operation: driver.AllReduce, Count: 1, Path: driver.PathWindow,
+			Operation: driver.AllReduce, DataType: driver.Int8, Count: 1, Path: driver.PathWindow,
 			Send: b.addressAt(0), Recv: b.addressAt(0),
 			SendWindow: first.window, RecvWindow: first.window,
 		})
@@ -141,15 +142,15 @@ func testManyWindows(t *testing.T, h Harness) {
 	})
 }
 
-// checkWindow checks that c can use b.window, if the backend has a window path. The members of c
-// compute the maximum of equal bytes.
+// checkWindow computes a maximum of equal bytes in b.window. It does nothing if the backend has no
+// window path.
 func checkWindow(r *rank, c driver.Communicator, b buffer) {
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
 		return
 	}
 
 	const count = 20000
-	const gap = 96 // between input and output
+	const gap = 96 // bytes between input and output
 	input, output := b.addressAt(0), b.addressAt(count+gap)
 	r.checkedWindows++
 	value := byte(r.checkedWindows) // the same on all ranks
@@ -157,7 +158,7 @@ func checkWindow(r *rank, c driver.Communicator, b buffer) {
 	call := r.onSupportedPath(c, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
 		Path: driver.PathWindow, Send: input, Recv: output,
-		SendWindow: b.window, RecvWindow: b.window, Digest: 1,
+		SendWindow: b.window, RecvWindow: b.window, Digest: commonDigest,
 	})
 	r.must(r.launchAndWait(c, r.stream, call))
 	r.expectFilled(output, value, count)
