@@ -104,18 +104,18 @@ func testEventContext(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-// Each function runs after the previous one, which was queued on the other stream.
+// Each function must run after the previous one, which is queued on the other stream.
 func testAlternatingWaits(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	streams := []driver.Stream{r.stream, r.newStream()}
-	previousDone := r.newEvent()
+	previous := r.newEvent()
 	var order []int
 	const callCount = 500
 	for i := range callCount {
 		s := streams[i%2]
-		must(t, s.Wait(previousDone))
+		must(t, s.Wait(previous))
 		must(t, s.Host(func() { order = append(order, i) }))
-		must(t, s.Record(previousDone))
+		must(t, s.Record(previous))
 	}
 
 	for _, s := range streams {

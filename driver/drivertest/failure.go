@@ -7,8 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// A stream fails if one of its collectives fails, or when it reaches a call of Stream.Fail. It then
-// skips its work until Synchronize returns the error.
+// A stream fails if one of its collectives fails, or when it reaches work that Stream.Fail queued.
+// It then skips its work until Synchronize returns the error.
 //
 // r.blockStream(s) returns a gate, which holds up stream s until gate.open is called.
 
@@ -83,18 +83,18 @@ func testWaitFails(t *testing.T, h Harness) {
 		waitStream, ignoringStream := r.newStream(), r.newStream()
 		e := r.newEvent()
 		must(t, s.Record(e))
-		waitForFailure := func() {
+		letFail := func() {
 			gate.open()
 			wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 		}
 		if failsBeforeWait {
-			waitForFailure()
+			letFail()
 		}
 
 		must(t, waitStream.Wait(e))
 		must(t, ignoringStream.WaitIgnoringErrors(e))
 		if !failsBeforeWait {
-			waitForFailure()
+			letFail()
 		}
 
 		wantError(t, "the waiting stream", waitStream.Synchronize(r.world.ctx), errOnPurpose)
@@ -104,7 +104,7 @@ func testWaitFails(t *testing.T, h Harness) {
 
 // The failed stream of rank 0 skips a barrier in which rank 1 waits, so the group fails on both.
 func testSkippedCollective(t *testing.T, h Harness) {
-	const owner = "world" // GroupConfig.Owner of r.group
+	const owner = worldGroup // rank.connect sets GroupConfig.Owner to the ID
 	w := newWorld(t, h, 2, options{ignoreCloseErrors: true})
 	w.onEachRank(func(r *rank) {
 		if r.number == 0 {
@@ -168,7 +168,7 @@ func testRefusedCollective(t *testing.T, h Harness) {
 func testCapturedFailure(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	g := r.capture(func() { r.stream.Fail(errOnPurpose) })
-	must(t, r.stream.Synchronize(r.world.ctx)) // the capture must not make it fail
+	must(t, r.stream.Synchronize(r.world.ctx)) // the captured failure must not take effect
 	for range 2 {
 		must(t, g.Launch(r.stream))
 		wantError(t, "synchronizing", r.stream.Synchronize(r.world.ctx), errOnPurpose)
@@ -203,7 +203,7 @@ func testLaunchDoesNotWait(t *testing.T, h Harness) {
 		must(t, r.stream.Wait(e))
 		must(t, r.stream.Host(func() { close(hasRun) }))
 	})
-	must(t, g.Launch(r.stream)) // while the event's stream is blocked
+	must(t, g.Launch(r.stream)) // must return while the event's stream is blocked
 	select {
 	case <-hasRun:
 		t.Error("the stream ran work before the event it must wait for")

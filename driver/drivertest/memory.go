@@ -35,7 +35,9 @@ func testZeros(t *testing.T, h Harness) {
 func testAddresses(t *testing.T, h Harness) {
 	r := openRank(t, h)
 	granularity := r.granularity()
-	for i, bytes := range []int64{granularity, 3 * granularity, 2 * granularity} {
+	sizes := []int64{granularity, 3 * granularity, 2 * granularity}
+	var segments []driver.Segment
+	for i, bytes := range sizes {
 		offset := int64(10*i) * granularity // with gaps between the segments
 		s, err := r.arena.Map(offset, bytes)
 		must(t, err)
@@ -47,12 +49,13 @@ func testAddresses(t *testing.T, h Harness) {
 			t.Errorf("segment %d has %d bytes, want %d", i, s.Bytes(), bytes)
 		}
 
-		value := byte(i + 1)
-		must(t, r.stream.Fill(s.Address(), value, bytes))
-		defer func() { // after all segments have been filled
-			r.expectFilled(s.Address(), value, bytes)
-			must(t, s.Unmap())
-		}()
+		must(t, r.stream.Fill(s.Address(), byte(i+1), bytes))
+		segments = append(segments, s)
+	}
+
+	for i, s := range segments {
+		r.expectFilled(s.Address(), byte(i+1), sizes[i])
+		must(t, s.Unmap())
 	}
 }
 
@@ -64,7 +67,7 @@ func testAlignment(t *testing.T, h Harness) {
 		t.Fatalf("granularity %d is not a power of two", granularity)
 	}
 
-	mustNotMap := func(offset, bytes int64) {
+	expectMapError := func(offset, bytes int64) {
 		s, err := r.arena.Map(offset, bytes)
 		if err == nil {
 			t.Errorf("mapping %d bytes at offset %d succeeded, want an error", bytes, offset)
@@ -72,11 +75,11 @@ func testAlignment(t *testing.T, h Harness) {
 		}
 	}
 	for _, offset := range []int64{1, granularity / 2, -granularity} {
-		mustNotMap(offset, granularity)
+		expectMapError(offset, granularity)
 	}
 
 	for _, bytes := range []int64{0, granularity / 2, granularity + 1, -granularity} {
-		mustNotMap(0, bytes)
+		expectMapError(0, bytes)
 	}
 
 	for _, bytes := range []int64{0, granularity + 1, -granularity} {
@@ -96,7 +99,7 @@ func testUnmapTwice(t *testing.T, h Harness) {
 	wantError(t, "unmapping again", s.Unmap(), driver.ErrClosed)
 }
 
-// excessiveBytes exceeds the memory of any machine, but not its address space.
+// excessiveBytes fits into the address space, but not into the memory of any machine.
 const excessiveBytes = 32 << 40
 
 func testOutOfMemory(t *testing.T, h Harness) {
@@ -116,13 +119,13 @@ func testOutOfMemory(t *testing.T, h Harness) {
 		t.Errorf("got %#v, want an OutOfMemoryError for %d bytes", err, int64(excessiveBytes))
 	}
 
-	s, err = arena.Map(0, r.granularity()) // the failed call must not use the addresses
+	s, err = arena.Map(0, r.granularity()) // the failed call must not occupy the addresses
 	must(t, err)
 	r.expectFilled(s.Address(), 0, r.granularity())
 	must(t, s.Unmap())
 }
 
-// If Config.Scatter is set to a seed, Map replaces its offset by a random one.
+// If Config.Scatter is set to a seed, Map ignores the given offset and draws a random one.
 func testScatter(t *testing.T, h Harness) {
 	h.require(t, Scatter)
 	const seed = 4711
@@ -139,8 +142,9 @@ func testScatter(t *testing.T, h Harness) {
 				r.failf("segment %d is outside the arena", i)
 			}
 
-			r.expectFilled(begin, 0, segmentBytes) // if it overlaps no earlier segment
-			r.must(r.stream.Fill(begin, 0xEE, segmentBytes))
+			const zeroed, used = 0, 0xEE
+			r.expectFilled(begin, zeroed, segmentBytes) // not used by an earlier segment
+			r.must(r.stream.Fill(begin, used, segmentBytes))
 		}
 
 		r.must(r.stream.Synchronize(w.ctx))

@@ -68,6 +68,8 @@ func (r *rank) close() error {
 	return errors.Join(errs...)
 }
 
+const worldGroup = "world" // ID of the group of all ranks
+
 // open sets device, arena, stream and, unless noGroup is set, group.
 func (r *rank) open(store driver.Store) {
 	w := r.world
@@ -84,7 +86,7 @@ func (r *rank) open(store driver.Store) {
 	r.onClose(r.arena.Close)
 	if !w.noGroup {
 		r.group = r.connect(driver.GroupConfig{
-			ID: "world", Ranks: numbersBelow(n), Check: w.checkCalls,
+			ID: worldGroup, Ranks: numbersBelow(n), Check: w.checkCalls,
 		})
 	}
 

@@ -109,7 +109,7 @@ func testStreamClose(t *testing.T, h Harness) {
 
 func testStreamClosed(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
-	b := r.newBuffer(1)
+	b := r.newBuffer(128)
 	e := r.newEvent()
 	graph := r.capture(func() { must(t, r.stream.Fill(b.addressAt(0), 1, 1)) })
 	plan, err := driver.Prepare(r.group, barrier)
@@ -135,12 +135,12 @@ func testStreamClosed(t *testing.T, h Harness) {
 		wantError(t, name, err, driver.ErrClosed)
 	}
 
-	must(t, r.launchAndWait(r.group, r.stream, barrier)) // the group has not failed
+	must(t, r.launchAndWait(r.group, r.stream, barrier)) // the group must not have failed
 }
 
 func testNegativeSize(t *testing.T, h Harness) {
 	r := openRank(t, h)
-	b := r.newBuffer(1)
+	b := r.newBuffer(128)
 	dst, src := b.addressAt(0), b.addressAt(64)
 	const zeroed, value = 0, 1
 	if err := r.stream.Copy(dst, src, -1); err == nil {
@@ -151,7 +151,7 @@ func testNegativeSize(t *testing.T, h Harness) {
 		t.Error("filling -1 bytes succeeded, want an error")
 	}
 
-	must(t, r.stream.Copy(dst, src, 0)) // has no effect
+	must(t, r.stream.Copy(dst, src, 0))
 	must(t, r.stream.Fill(dst, value, 0))
 	r.expectFilled(dst, zeroed, 64)
 }

@@ -29,13 +29,13 @@ type world struct {
 	options
 	t       *testing.T
 	harness Harness
-	ctx     context.Context
-	ranks   []*rank // by rank number
+	ctx     context.Context // ends after options.lifetime
+	ranks   []*rank         // by rank number
 }
 
 type options struct {
 	timeout           time.Duration  // Config.Timeout; 0 means longTimeout
-	lifetime          time.Duration  // limit for the whole test; 0 means longTimeout
+	lifetime          time.Duration  // time limit of the test; 0 means longTimeout
 	scatter           uint64         // Config.Scatter
 	checkCalls        bool           // GroupConfig.Check: the ranks compare their calls
 	isStrict          bool           // GroupConfig.Strict
@@ -46,8 +46,8 @@ type options struct {
 
 // newWorld opens n ranks and closes them when the test ends.
 //
-// If a group fails, open the next world in another subtest. A backend that lacks the part Anytime
-// may be unable to connect groups while a failed group is open.
+// While a failed group is open, a backend that lacks the part Anytime may be unable to connect
+// groups. Open the next world in another subtest.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -79,7 +79,8 @@ func openRank(t *testing.T, h Harness) *rank {
 	return newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 }
 
-// onEachRank runs f in one goroutine per rank and waits for all. If f fails, it ends the test.
+// onEachRank runs f in one goroutine per rank and waits for all. If f calls rank.failf, onEachRank
+// ends the test.
 func (w *world) onEachRank(f func(r *rank)) {
 	w.t.Helper()
 	if !w.tryOnEachRank(f) {
@@ -104,7 +105,7 @@ func (w *world) tryOnEachRank(f func(r *rank)) bool {
 	return int(successCount.Load()) == len(w.ranks)
 }
 
-// errorsByRank is like onEachRank, but returns the errors of f by rank number.
+// errorsByRank is like onEachRank, and returns the results of f by rank number.
 func (w *world) errorsByRank(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))
@@ -126,7 +127,7 @@ func numbersBelow(n int) []int {
 	return numbers
 }
 
-// must ends the test if err is not nil.
+// must ends the test if err is not nil. In the goroutine of a rank, use rank.must.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
