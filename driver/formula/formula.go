@@ -1,12 +1,12 @@
-// Package formula is the reference for reductions in deterministic groups. Tests and "symmem verify
-// --deterministic" compare results with it, so its code is simple rather than fast.
+// Package formula is the reference for reductions in groups with a formula. Tests and "symmem
+// verify --deterministic" compare results with it, so its code is simple rather than fast.
 //
 // As additions of floats round, a sum depends on the order in which a reduction combines the ranks'
-// elements. This order is called the formula. For four ranks:
+// elements. The formula is this order. For four ranks:
 //
 //	RankOrder     ((a + b) + c) + d
 //	Tree          (a + b) + (c + d)
-//	RoundedTree   as Tree, with each sum of 16-bit floats rounded to 16 bits
+//	RoundedTree   as Tree, with each step of 16-bit floats rounded to 16 bits
 package formula
 
 import (
@@ -19,14 +19,15 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Reductions compute no other NaNs. 16-bit types have the upper bits of canonicalNaN.
+// Every NaN that a reduction computes has these bits or, in 16-bit types, the upper 16 bits of
+// canonicalNaN.
 var (
 	canonicalNaN   = math.Float32frombits(0x7FFFFFFF)
 	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
 )
 
 // Reduce returns the reduction of the ranks' inputs. For example, the Sum of the Int8 inputs {1, 2}
-// and {3, 4} is {4, 6}. Elements are stored as bytes.
+// and {3, 4} is {4, 6}. If op has a factor, it multiplies each input.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	isCopy := len(inputs) == 1 && !op.HasFactor()
 	if isCopy {
@@ -88,7 +89,7 @@ func reduceElements[T reduce.Number](
 
 func noRounding[T any](v T) T { return v }
 
-// reduce16Bits reduces 16-bit floats in float32 and rounds the result. In a RoundedTree, it rounds
+// reduce16Bits reduces 16-bit floats as float32 and rounds the result. In a RoundedTree, it rounds
 // after each step.
 func reduce16Bits(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
@@ -139,7 +140,7 @@ func reduceElement[T reduce.Number](
 	return reduced
 }
 
-// combine combines one element of each rank. In trees, it calls round for the result of each pair.
+// combine combines one element of each rank. In trees, it rounds the result of each pair.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, round func(T) T) T {
 	isTree := f == driver.Tree || f == driver.RoundedTree
 	if isTree && len(values) > 1 {
@@ -157,14 +158,13 @@ func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, 
 	return combined
 }
 
-// Pair returns the combination of two elements. Floats follow IEEE 754-2019, and integers wrap
-// around.
+// Pair combines two elements. Floats follow IEEE 754-2019, and integers wrap around.
 func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
-// average returns sum/len(values). As an infinite or NaN sum can be the result of an overflow, it
-// then adds scaled values.
+// average returns sum/len(values). If sum is infinite or NaN, perhaps because of an overflow,
+// average adds scaled values instead.
 func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T) T) T {
 	count := T(len(values))
 	isFinite := !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0)
@@ -180,10 +180,11 @@ func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T)
 	}
 
 	scaledSum := combine(f, driver.Sum, scaledValues, round)
-	return scaledSum / (count * scale)
+	scaledCount := count * scale
+	return scaledSum / scaledCount
 }
 
-// Factor returns the factor of Reduce for op, which multiplies the inputs, or 0 if op has none.
+// Factor returns the factor by which Reduce multiplies the inputs, or 0 if op has none.
 func Factor(op driver.ReduceOp) float64 {
 	if op.HasFactor() {
 		return 0.75 // exact in every float type

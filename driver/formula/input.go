@@ -9,12 +9,22 @@ import (
 	"symmem/internal/reduce"
 )
 
+// Kinds of random floats.
+const (
+	kindBits        = 3
+	kindCount       = 1 << kindBits
+	randomMagnitude = kindCount - 3 // smaller kinds are canceling values
+	randomBits      = kindCount - 2
+	specialValue    = kindCount - 1
+)
+
 // Input returns a rank's test input, which depends only on the arguments. Integers have random
-// bits. Most floats cancel: on four ranks, an element can be small1, x, small2 and -x. As x+small
+// bits. Most floats cancel: the elements of four ranks can be small1, x, small2 and -x. As x+small
 // rounds, the sum depends on the order of additions.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t))) // the same on all ranks
-	rankRandom := rand.New(rand.NewPCG(seed, uint64(t)<<32+uint64(rank)+1))
+	differentByRank := uint64(t)<<32 + uint64(rank) + 1
+	rankRandom := rand.New(rand.NewPCG(seed, differentByRank))
 	input := make([]byte, 0, count*int64(t.Size()))
 	for range count {
 		if !t.Float() {
@@ -22,8 +32,6 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 			continue
 		}
 
-		const kindBits, kindCount = 3, 1 << 3
-		const randomMagnitude, randomBits, specialValue = 5, 6, 7 // kinds 0 to 4 are canceling
 		sharedBits := sharedRandom.Uint64()
 		kind := sharedBits % kindCount
 		switch kind {
@@ -46,17 +54,19 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return input
 }
 
+const cancelingBits = 64 - kindBits
+
 // cancelingValue returns a large value on one rank, its negative on another, and a small value on
-// the others. sharedBits, a random number of 61 bits, must be the same on all ranks.
+// the others. sharedBits has cancelingBits random bits, and must be the same on all ranks.
 func cancelingValue(
 	t driver.DataType, sharedBits uint64, smallFactor float64, rank, ranks int,
 ) float64 {
-	upper24Bits := sharedBits >> (61 - 24)
+	upper24Bits := sharedBits >> (cancelingBits - 24)
 	significand := 1 + float64(upper24Bits)/(1<<24) // in [1, 2)
 	exponent := 8 + int(sharedBits%6)
 	largeValue := math.Ldexp(significand, exponent)
 	positiveRank := int((sharedBits >> 8) % uint64(ranks))
-	maxDistance := max(1, ranks-1)
+	maxDistance := max(1, ranks-1) // not 0, because it is a divisor
 	distance := 1 + int((sharedBits>>16)%uint64(maxDistance))
 	negativeRank := (positiveRank + distance) % ranks
 	switch rank {
@@ -75,10 +85,10 @@ var smallExponents = map[driver.DataType]int{
 }
 
 // SpecialInput returns a rank's input of special values. Ranks 0 to 2 get all combinations of three
-// values if count is large enough, and ranks 3 to 5 get the successors of these values.
+// values if count is large enough. Ranks 3 to 5 get the values after these in specialValues.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
-	base := int64(len(values)) // the digits of an element's number select values
+	base := int64(len(values)) // in this base, an element's index has a digit for each of 3 ranks
 	const digitCount = 3
 	placeValue := int64(1) // of this rank's digit
 	for range rank % digitCount {
@@ -87,8 +97,8 @@ func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 
 	shift := int64(rank / digitCount)
 	input := make([]byte, 0, count*int64(t.Size()))
-	for element := range count {
-		digit := element / placeValue % base
+	for elementIndex := range count {
+		digit := elementIndex / placeValue % base
 		index := (digit + shift) % base
 		input = AppendBits(input, t, values[index])
 	}
@@ -105,7 +115,7 @@ func AppendFloat(dst []byte, t driver.DataType, v float64) []byte {
 		return AppendBits(dst, t, uint64(reduce.Float16Bits(float32(v))))
 	case driver.BFloat16:
 		return AppendBits(dst, t, uint64(reduce.BFloat16Bits(float32(v))))
-	default:
+	default: // Float32
 		return AppendBits(dst, t, uint64(math.Float32bits(float32(v))))
 	}
 }
@@ -124,7 +134,7 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specialValues lists the bits of floats, and the integers at which arithmetic wraps.
+// specialValues lists the bits of special floats, and integers at which arithmetic wraps.
 var specialValues = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, // zeros
@@ -135,7 +145,7 @@ var specialValues = map[driver.DataType][]uint64{
 		0x7FF0000000000000, 0xFFF0000000000000, // infinities
 		0x7FF8000000000001, 0xFFF0000000000001, // a quiet and a signaling NaN
 	},
-	// The other floats are listed in the same order.
+	// The other types list the same kinds of floats in the same order.
 	driver.Float32: {
 		0, 1 << 31, 1, 1<<31 | 1, 0x007FFFFF, 0x00800000, 0x80800001, 0x3F800000, 0x7F7FFFFF,
 		0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFF800001,

@@ -1,4 +1,4 @@
-// Package program contains code that "symmem verify" and package chaos share.
+// Package program contains code that "symmem verify" and package internal/chaos share.
 package program
 
 import (
@@ -10,14 +10,14 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library imitates another GPU library in the process, such as PyTorch, by direct calls of CUDA.
+// Library imitates PyTorch or another GPU library in the same process. It calls CUDA directly.
 type Library struct {
 	Streams []*symmem.Stream // adopted by the Runtime
 
-	gpu           *cuda.Driver // in the device's primary context
+	gpu           *cuda.Driver // calls CUDA in the device's primary context
 	device        cuda.Device
-	captureMode   cuda.CaptureMode // zero means global
-	streamHandles []cuda.Stream    // of all created streams, adopted or not
+	captureMode   cuda.CaptureMode
+	streamHandles []cuda.Stream // of all created streams, adopted or not
 	interop       symmem.Interop
 }
 
@@ -40,9 +40,9 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (*Library, error) {
 	}
 
 	l.gpu = gpu.InContext(primary)
-	// PyTorch captures in CUDA's global mode. With several machines, NCCL can invalidate such
-	// captures; see nccl.CapturesInvalidated.
+	l.captureMode = cuda.CaptureGlobal // as in PyTorch
 	if rt.World().Stats().Tuning.Machines > 1 {
+		// NCCL can invalidate global captures; see nccl.CapturesInvalidated.
 		l.captureMode = cuda.CaptureThreadLocal
 	}
 
@@ -88,7 +88,7 @@ func (l *Library) Close() error {
 }
 
 // Memory allocates memory with cuMemAllocAsync on the first stream, and waits until it is usable.
-// If free is not nil, the caller must call it, even after an error.
+// Even after an error, the caller must call free if it is not nil.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.streamHandles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)
@@ -112,7 +112,7 @@ type LibraryGraph struct {
 // Capture captures the work that record queues on the given streams of the library.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	captured, err := l.capture(streams, record)
-	g := &LibraryGraph{library: l, captured: captured}
+	g := &LibraryGraph{library: l, captured: captured} // to be closed even after an error
 	if err == nil {
 		g.executable, err = l.gpu.GraphInstantiate(captured)
 	}
@@ -126,7 +126,7 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 }
 
 // capture begins on the first stream, as in PyTorch. The other streams join the capture by waiting
-// for the first stream, which finally waits for them. capture may return a graph with an error.
+// for the first stream. At the end, the first stream waits for the others.
 func (l *Library) capture(streams []*symmem.Stream, record func() error) (cuda.Graph, error) {
 	// A capture must end on the thread on which it began.
 	runtime.LockOSThread()
@@ -136,19 +136,19 @@ func (l *Library) capture(streams []*symmem.Stream, record func() error) (cuda.G
 		return 0, err
 	}
 
-	var errs []error
+	var forkErrs []error
 	for _, s := range streams[1:] {
 		forkErr := l.addWait(cuda.Stream(s.Handle()), firstStream)
-		errs = append(errs, forkErr)
+		forkErrs = append(forkErrs, forkErr)
 	}
 
-	err := errors.Join(errs...)
-	if err == nil {
-		err = record()
+	recordErr := errors.Join(forkErrs...)
+	if recordErr == nil {
+		recordErr = record()
 	}
 
 	// After an error, the capture must still end.
-	errs = []error{err}
+	errs := []error{recordErr}
 	for _, s := range streams[1:] {
 		joinErr := l.addWait(firstStream, cuda.Stream(s.Handle()))
 		errs = append(errs, joinErr)
@@ -168,7 +168,7 @@ func (l *Library) addWait(waiter, awaited cuda.Stream) error {
 
 	recordErr := l.gpu.EventRecord(event, awaited)
 	waitErr := l.gpu.StreamWaitEvent(waiter, event)
-	destroyErr := l.gpu.EventDestroy(event) // does not end the wait
+	destroyErr := l.gpu.EventDestroy(event) // the waiter still waits
 	return errors.Join(recordErr, waitErr, destroyErr)
 }
 
