@@ -11,9 +11,9 @@ import (
 	"symmem/internal/control"
 )
 
-// Submit announces a collective to the peers, the other ranks, and returns its ticket. Await then
-// waits until Wait.Done returns true. If a peer fails, PeerFailed becomes true, but this rank's
-// plane stays open until a wait returns the fault.
+// Submit announces a collective to the other ranks and returns its ticket. Await then waits until
+// Wait.Done returns true. If another rank fails, PeerFailed becomes true, but this rank's plane
+// stays open until a wait returns the fault.
 
 var awaitRequirements = []requirement{
 	{"Await returns immediately if the work has completed", testAwaitCompletedWork},
@@ -37,8 +37,8 @@ func testAwaitCompletedWork(t *testing.T, join Join) {
 func testCompletionEndsAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
-		const manyPolls = 5000 // enough for Await to begin sleeping between polls
-		for _, wantPolls := range []int{1, 100, manyPolls} {
+		const pollsUntilSleep = 5000 // Await then sleeps between polls
+		for _, wantPolls := range []int{1, 100, pollsUntilSleep} {
 			polls := 0
 			wait := newWait(p.Submit(), func() bool {
 				polls++
@@ -69,7 +69,7 @@ func testCanceledAwait(t *testing.T, join Join) {
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		const round = 1
 		payloadSizes := []int{3, 4} // by group rank
-		exchangeErr := g.exchangeAndCheck(i, driver.LaneControl, round, payloadSizes)
+		exchangeErr := g.checkExchange(i, driver.LaneControl, round, payloadSizes)
 		return errors.Join(exchangeErr, checkOpen(p))
 	})
 }
@@ -111,11 +111,11 @@ func testDiagnose(t *testing.T, join Join) {
 	ticket := p.Submit()
 	wait := newEndlessWait(ticket)
 	justBegun := time.Now()
-	longAgo := justBegun.Add(-hangTimeout)
+	longAgo := justBegun.Add(-2 * shortTimeout)
 	must(t, p.Diagnose(wait, justBegun))
 	timeoutErr := p.Diagnose(wait, longAgo)
-	if CountTimeouts(t, timeoutErr, g.worldRank(1)) == 0 {
-		t.Errorf("got %v, want a TimeoutError", timeoutErr)
+	if CountTimeouts(t, timeoutErr, g.worldRank(1)) != 1 {
+		t.Errorf("got %v, want a TimeoutError about world rank %d", timeoutErr, g.worldRank(1))
 	}
 
 	must(t, checkOpen(p))
@@ -131,7 +131,7 @@ func testDiagnose(t *testing.T, join Join) {
 	checkError(t, "after the local fault", p.Diagnose(wait, time.Now()), cause)
 }
 
-// If the peer submitted the work before it failed, the wait continues for control.Grace.
+// A wait for work that the peer submitted before it failed continues for control.Grace.
 func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p, peer := g.planes[0], g.planes[1]
@@ -140,8 +140,9 @@ func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	ticket := p.Submit()
 	endlessWork := newEndlessWait(ticket)
 	must(t, p.Diagnose(endlessWork, time.Now()))
+	const shortDuration = control.Grace / 5
 	begin := time.Now()
-	shortWork := newWait(ticket, func() bool { return time.Since(begin) > control.Grace/5 })
+	shortWork := newWait(ticket, func() bool { return time.Since(begin) > shortDuration })
 	must(t, p.Await(g.ctx, shortWork))
 	checkError(t, "endless work", p.Await(g.ctx, endlessWork), driver.ErrFault)
 	checkError(t, "Cause", p.Cause(), driver.ErrFault)

@@ -6,7 +6,7 @@ import (
 	"symmem/internal/control"
 )
 
-// Bench measures Submit, TrySubmit and three kinds of waits for another rank.
+// Bench measures Submit, TrySubmit, and waits of two ranks for each other.
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {
@@ -51,14 +51,16 @@ func benchGoroutines(b *testing.B, join Join, wait func(control.Plane) error) {
 	})
 }
 
-// benchProcesses measures waits for rank 1, another process, which repeats the same wait until rank
-// 0 leaves the group.
+// benchProcesses measures waits for rank 1 in another process, which repeats the same wait until
+// rank 0 leaves the group.
 func benchProcesses(b *testing.B, join Join, waitName string) {
-	c := rankConfig{Task: waitName, Store: serveStore(b), Size: 2, Timeout: hangTimeout}
-	c.Rank = 1
-	peer := startProcess(b, c)
-	c.Rank = 0
-	p, leave, err := c.join(join)
+	peerConfig := rankConfig{
+		Task: waitName, Store: serveStore(b), Rank: 1, Size: 2, Timeout: hangTimeout,
+	}
+	ownConfig := peerConfig
+	ownConfig.Rank = 0
+	peer := startProcess(b, peerConfig)
+	p, leave, err := ownConfig.join(join)
 	must(b, err)
 	wait := waitFunctions[waitName]
 	for range warmUpRounds {

@@ -12,9 +12,9 @@ import (
 )
 
 // A rank leaves a group when it closes its plane. Its peers can still wait for collectives that it
-// has submitted. A wait for a later collective returns a DeadlockError.
+// has submitted. A wait for any other collective returns a DeadlockError.
 //
-// A rank that will not launch collectives can withdraw their tickets before it leaves.
+// A rank can withdraw the tickets of collectives that it will not launch.
 
 var closingRequirements = []requirement{
 	{"a closed plane returns ErrClosed", testClosedPlane},
@@ -32,8 +32,10 @@ var closingRequirements = []requirement{
 func testClosedPlane(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
-	must(t, p.Close())
-	must(t, p.Close())
+	for range 2 {
+		must(t, p.Close())
+	}
+
 	<-p.Failed()
 	checkError(t, "Cause", p.Cause(), driver.ErrClosed)
 	for name, wait := range waitFunctions {
@@ -42,13 +44,14 @@ func testClosedPlane(t *testing.T, join Join) {
 
 	_, err := p.Exchange(g.ctx, driver.LaneFault, nil)
 	checkError(t, "an exchange of fault reports", err, driver.ErrClosed)
-	checkError(t, "Diagnose", p.Diagnose(newEndlessWait(1), time.Now()), driver.ErrClosed)
+	const firstTicket = 1
+	checkError(t, "Diagnose", p.Diagnose(newEndlessWait(firstTicket), time.Now()), driver.ErrClosed)
 	if !p.PeerFailed() {
 		t.Error("PeerFailed = false for a closed plane, want true")
 	}
 
 	if ticket, ok := p.TrySubmit(); ok {
-		t.Errorf("TrySubmit of a closed plane returned ticket %d", ticket)
+		t.Errorf("TrySubmit of a closed plane returned ticket %d, want none", ticket)
 	}
 
 	lateFault := errors.New("a fault after Close")
@@ -76,14 +79,12 @@ func testCloseEndsWaits(t *testing.T, join Join) {
 func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p, peer := g.planes[0], g.planes[1]
-	p.Submit()
+	p.Submit() // ticket 1
 	peer.Submit()
-	lastOfPeer := peer.Submit()
+	lastOfPeer := peer.Submit() // ticket 2
 	must(t, peer.Close())
-	hasPeerLeft := func() bool {
-		return p.Diagnose(newEndlessWait(lastOfPeer+1), time.Now()) != nil
-	}
-	for !hasPeerLeft() {
+	waitForUnsubmitted := newEndlessWait(lastOfPeer + 1)
+	for p.Diagnose(waitForUnsubmitted, time.Now()) == nil { // the peer has not left yet
 		runtime.Gosched()
 	}
 
@@ -109,7 +110,7 @@ func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	must(t, peer.Close())
 	ctx, cancel := context.WithCancel(g.ctx)
 	defer cancel()
-	const manyPolls = 5000 // enough for Await to look for faults several times
+	const manyPolls = 5000 // Await looks for faults between them
 	polls := 0
 	wait := newWait(p.Submit(), func() bool {
 		polls++
@@ -137,7 +138,7 @@ func testCommonTicketIsKept(t *testing.T, join Join) {
 func testWithdrawnTicket(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p, peer := g.planes[0], g.planes[1]
-	peer.Submit()
+	peer.Submit() // ticket 1
 	completedWork := newWait(p.Submit(), func() bool { return true })
 	must(t, p.Await(g.ctx, completedWork))
 	// After an exchange, the ranks know that both have submitted ticket 1.
@@ -145,7 +146,7 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)
 		return err
 	})
-	peer.Submit()
+	peer.Submit() // ticket 2
 	if !peer.Withdraw() {
 		t.Error("Withdraw = false for a ticket that only one rank has submitted, want true")
 	}
@@ -155,8 +156,9 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	}
 
 	must(t, peer.Close())
-	err := p.Await(g.ctx, newEndlessWait(p.Submit()))
-	checkDeadlock(t, err, g.worldRank(1))
+	withdrawnTicket := p.Submit()
+	err := p.Await(g.ctx, newEndlessWait(withdrawnTicket))
+	checkDeadlockAbout(t, err, g.worldRank(1))
 }
 
 func testCloseOrder(t *testing.T, join Join) {

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/control"
 )
 
-// The n-th Compare of a rank checks that its call has the same digest as in the n-th Compare of the
-// other ranks. A MismatchError contains the ticket, the number that Submit has returned.
+// The calls in the n-th Compare of all ranks must have the same digest. The ticket is only for
+// errors.
 
 var compareRequirements = []requirement{
 	{"tickets count from 1, and Submit allocates no memory", testTicketNumbers},
@@ -39,7 +39,7 @@ func testTicketNumbers(t *testing.T, join Join) {
 
 		want++
 		if got, ok := p.TrySubmit(); got != want || !ok {
-			t.Fatalf("TrySubmit = %d, %v, want %d", got, ok, want)
+			t.Fatalf("TrySubmit = %d, %v; want %d, true", got, ok, want)
 		}
 
 		if got := p.Collectives(); got != want {
@@ -109,9 +109,9 @@ func checkMismatch(p control.Plane, err error, want *driver.MismatchError) error
 		return fmt.Errorf("got %w, want a MismatchError", err)
 	}
 
-	isOwnCall := mismatch.Call.Digest == want.Call.Digest && mismatch.Call.Count == want.Call.Count
-	areOthersRight := slices.Equal(mismatch.Others, want.Others)
-	if mismatch.Number != want.Number || !isOwnCall || !areOthersRight {
+	isCallEqual := mismatch.Call.Digest == want.Call.Digest && mismatch.Call.Count == want.Call.Count
+	areOthersEqual := slices.Equal(mismatch.Others, want.Others)
+	if mismatch.Number != want.Number || !isCallEqual || !areOthersEqual {
 		return fmt.Errorf("got %w (%+v); want ticket %d, call %+v and ranks %v",
 			err, mismatch.Call, want.Number, want.Call, want.Others)
 	}

@@ -12,10 +12,10 @@ import (
 	"symmem/internal/control"
 )
 
-// After Fail or Abort, the plane fails. Waits of this rank return the cause, and waits of other
-// ranks return ErrFault.
+// Fail and Abort make a rank's plane fail. The rank's waits then return the cause, and waits of the
+// other ranks return ErrFault.
 //
-// The ranks of a failed group can still exchange fault reports, and agree on a cause with Decide.
+// Ranks of a failed group can still exchange fault reports and agree on a decision.
 
 var faultRequirements = []requirement{
 	{"Abort ends the waits of all ranks", testAbort},
@@ -34,10 +34,10 @@ func testAbort(t *testing.T, join Join) {
 	checkAbort(t, join, nil, driver.ErrAborted)
 }
 
-// checkAbort checks that the waits of all ranks end, on the aborting rank with wantErr.
+// checkAbort checks that the waits of all ranks end, and that the aborting rank's return wantErr.
 func checkAbort(t *testing.T, join Join, cause, wantErr error) {
 	t.Helper()
-	testWaitsEnd(t, join, func(p control.Plane) error {
+	checkWaitsEnd(t, join, func(p control.Plane) error {
 		p.Abort(cause)
 		<-p.Failed()
 		if ticket, ok := p.TrySubmit(); ok {
@@ -56,7 +56,7 @@ func checkAbort(t *testing.T, join Join, cause, wantErr error) {
 
 func testFail(t *testing.T, join Join) {
 	cause := errors.New("a GPU has fallen off the bus")
-	testWaitsEnd(t, join, func(p control.Plane) error {
+	checkWaitsEnd(t, join, func(p control.Plane) error {
 		if err := p.Fail(cause); !errors.Is(err, cause) {
 			return fmt.Errorf("Fail returned %w, want its argument", err)
 		}
@@ -66,9 +66,9 @@ func testFail(t *testing.T, join Join) {
 	})
 }
 
-// testWaitsEnd calls failPlane for rank 0. It checks that the waits of the other ranks end and that
+// checkWaitsEnd calls failPlane for rank 0. It checks that the waits of the other ranks end and
 // their planes fail.
-func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
+func checkWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
 	t.Helper()
 	waitNames := []string{"a comparison", "a wait for work", "an exchange"} // of ranks 1 to 3
 	g := newGroup(t, join, 1+len(waitNames), hangTimeout)
@@ -79,8 +79,8 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 
 		name := waitNames[i-1]
 		err := waitFunctions[name](p)
-		// Ranks that wait in different calls can also detect the deadlock.
 		isFault := errors.Is(err, driver.ErrFault)
+		// Waits in different calls are a deadlock.
 		isDeadlock := errors.As(err, new(*driver.DeadlockError))
 		if !isFault && !isDeadlock {
 			return fmt.Errorf("%s: got %w, want ErrFault or a DeadlockError", name, err)
@@ -133,7 +133,8 @@ func testFirstProposalWins(t *testing.T, join Join) {
 	g := newGroup(t, join, rankCount, hangTimeout)
 	proposals := make([][]byte, rankCount)
 	for rank := range proposals {
-		proposals[rank] = bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
+		size := driver.MaxPayload - rank // differs between ranks
+		proposals[rank] = bytes.Repeat([]byte{byte(rank)}, size)
 	}
 
 	decisions := make([][]byte, rankCount)
@@ -143,19 +144,19 @@ func testFirstProposalWins(t *testing.T, join Join) {
 	})
 	isDecision := func(b []byte) bool { return bytes.Equal(b, decisions[0]) }
 	if !slices.ContainsFunc(proposals, isDecision) {
-		t.Errorf("Decide returned %d bytes, which are no proposal", len(decisions[0]))
+		t.Errorf("Decide returned %d bytes, want one of the proposals", len(decisions[0]))
 	}
 
 	for i, decision := range decisions {
 		if !isDecision(decision) {
-			t.Errorf("rank %d got another decision than rank 0, of %d bytes", i, len(decision))
+			t.Errorf("rank %d got a decision of %d bytes, want that of rank 0", i, len(decision))
 		}
 	}
 }
 
 func testDecisionOutlivesProposer(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
-	if got := g.planes[2].Decide(nil); got != nil { // proposes nothing
+	if got := g.planes[2].Decide(nil); got != nil {
 		t.Errorf("Decide(nil) = %q before any proposal; want nil", got)
 	}
 
@@ -198,7 +199,7 @@ func testDepartedRanks(t *testing.T, join Join) {
 	must(t, g.planes[1].Close())
 	wantLeft := []int{g.worldRank(1)}
 	lost, left = p.Departed()
-	for !slices.Equal(left, wantLeft) && len(lost) == 0 && g.ctx.Err() == nil {
+	for len(lost)+len(left) == 0 && g.ctx.Err() == nil {
 		runtime.Gosched()
 		lost, left = p.Departed()
 	}

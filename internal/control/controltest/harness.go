@@ -1,8 +1,7 @@
 // Package controltest tests that implementations of control.Plane satisfy its contract.
 //
-// Run uses ranks in one process and in several processes, some of which it kills. These processes
-// run the test binary again. A package that calls Run must therefore call Main at the start of
-// TestMain.
+// Run tests groups in one process and groups with a process per rank. These processes run the test
+// binary again. A package that calls Run must therefore call Main at the start of TestMain.
 package controltest
 
 import (
@@ -21,12 +20,12 @@ import (
 
 // Member describes how a rank joins a group.
 type Member struct {
-	// Store is shared by all ranks, which are all in the group.
+	// Store is shared by the group's ranks.
 	Store driver.Store
 	Group driver.GroupConfig
 	// Timeout bounds waits for other ranks.
 	Timeout time.Duration
-	Late    driver.Late
+	Late    driver.Late // warns of late ranks
 }
 
 // Rank returns the member's world rank.
@@ -69,13 +68,13 @@ type requirement struct {
 }
 
 const (
-	hangTimeout  = 60 * time.Second
-	shortTimeout = time.Second // for tests of timeouts
+	hangTimeout  = 60 * time.Second // for tests that must not time out
+	shortTimeout = time.Second      // for tests of timeouts
 )
 
 const (
 	groupName = "planes"
-	groupSize = 3 // of most groups
+	groupSize = 3
 )
 
 // localGroup is a group whose ranks are all in this process. A test acts as a rank by calling the
@@ -153,8 +152,7 @@ func waitForPeerFailure(p control.Plane) {
 // noTicket is the ticket of work that needs no other rank.
 const noTicket = 0
 
-// newWait describes a wait for the work of a collective. The work has completed when isDone returns
-// true.
+// newWait returns a Wait for the work of a collective, which completes when isDone returns true.
 func newWait(ticket uint64, isDone func() bool) control.Wait {
 	return control.Wait{
 		Ticket:    ticket,
@@ -170,7 +168,7 @@ func newEndlessWait(ticket uint64) control.Wait {
 
 var barrierCall = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// waitFunctions block until all ranks have called the same function. The wait for work ends only
+// waitFunctions wait for the other ranks to call the same function. The wait for work ends only
 // with an error.
 var waitFunctions = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {

@@ -35,11 +35,11 @@ func checkOpen(p control.Plane) error {
 	}
 }
 
-// CountTimeouts checks the error of a rank that waited for lateRank. It returns 1 for a
-// TimeoutError about lateRank, and 0 for the other correct errors:
+// CountTimeouts returns 1 for a TimeoutError about lateRank, and 0 for the other errors that a wait
+// for lateRank can return:
 //
 //   - ErrFault, if another rank timed out first
-//   - a TimeoutError without missing ranks, if the wait began after its deadline
+//   - a TimeoutError without missing ranks, if the rank called too late
 func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	t.Helper()
 	timeout, isTimeout := errors.AsType[*driver.TimeoutError](err)
@@ -51,13 +51,14 @@ func CountTimeouts(t testing.TB, err error, lateRank int) int {
 		return 0
 	}
 
-	beganTooLate := len(timeout.Missing) == 0 && len(timeout.Activity) == 1
-	if beganTooLate {
+	isAboutCaller := len(timeout.Missing) == 0 && len(timeout.Activity) == 1
+	if isAboutCaller {
 		return 0
 	}
 
 	isAboutLateRank := slices.Equal(timeout.Missing, []int{lateRank})
-	if !isAboutLateRank || timeout.Activity[lateRank] == "" {
+	isActivityKnown := timeout.Activity[lateRank] != ""
+	if !isAboutLateRank || !isActivityKnown {
 		t.Errorf("got %v, want a TimeoutError about rank %d and its activity", timeout, lateRank)
 	}
 
@@ -88,9 +89,9 @@ func CheckDeadlocks(t testing.TB, errs []error) {
 	}
 }
 
-// checkDeadlock checks that err is a DeadlockError that describes the activity of exactly the given
-// world ranks.
-func checkDeadlock(t *testing.T, err error, ranks ...int) {
+// checkDeadlockAbout checks that err is a DeadlockError that describes the activity of exactly the
+// given world ranks.
+func checkDeadlockAbout(t *testing.T, err error, ranks ...int) {
 	t.Helper()
 	deadlock, ok := errors.AsType[*driver.DeadlockError](err)
 	if !ok || len(deadlock.Activity) != len(ranks) {
@@ -109,14 +110,14 @@ func checkDeadlock(t *testing.T, err error, ranks ...int) {
 // rank.
 func checkPeerError(t *testing.T, err error, rank int) {
 	t.Helper()
-	var peer *driver.PeerError
-	isAboutRank := errors.As(err, &peer) && slices.Equal(peer.Ranks, []int{rank})
+	peerErr, isPeerError := errors.AsType[*driver.PeerError](err)
+	isAboutRank := isPeerError && slices.Equal(peerErr.Ranks, []int{rank})
 	if !isAboutRank || !strings.Contains(err.Error(), fmt.Sprintf("world rank %d", rank)) {
 		t.Errorf("got %v, want a PeerError about world rank %d", err, rank)
 	}
 }
 
-// KindOf returns the kind of a fault as a word, and the ranks that the error is about.
+// KindOf returns a word for the kind of a fault, and the ranks that the error is about.
 func KindOf(err error) (kind string, ranks []int) {
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError

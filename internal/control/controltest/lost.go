@@ -14,7 +14,7 @@ import (
 )
 
 // These tests kill or stop one process of a group, the victim, while all ranks repeatedly wait for
-// each other. The survivors exchange fault reports, and print outcomes of the kind "lost" for a
+// each other. The survivors exchange fault reports, and get outcomes of the kind "lost" for a
 // RankLostError, "late" for a TimeoutError, or "fault" if another survivor failed first.
 
 var lostRequirements = []requirement{
@@ -37,12 +37,12 @@ var lostRequirements = []requirement{
 
 func testKilledRank(t *testing.T, _ Join) {
 	for waitName := range waitFunctions {
-		for _, victim := range []int{0, 1} { // a plane may use rank 0 as a coordinator
+		for _, victim := range []int{0, 1} { // rank 0 may be a coordinator
 			testName := fmt.Sprintf("rank %d in %s", victim, waitName)
 			t.Run(testName, func(t *testing.T) {
 				procs := startProcesses(t, groupSize, waitName, hangTimeout)
 				procs[victim].sendSignal(syscall.SIGKILL)
-				procs.checkLost(victim)
+				procs.checkLost(t, victim)
 			})
 		}
 	}
@@ -52,15 +52,17 @@ func testKilledWithoutWaits(t *testing.T, _ Join) {
 	const victim = 2
 	procs := startProcesses(t, groupSize, idleTask, hangTimeout)
 	procs[victim].sendSignal(syscall.SIGKILL)
-	procs.checkLost(victim)
+	procs.checkLost(t, victim)
 }
 
 // checkLost expects a RankLostError about the victim from at least one survivor.
-func (procs processes) checkLost(victim int) {
+func (procs processes) checkLost(t *testing.T, victim int) {
+	t.Helper()
 	lostErrors := 0
-	for _, p := range procs.except(victim) {
+	for _, p := range procs.survivorsOf(victim) {
 		e := p.awaitOutcome()
-		if e.Kind != "fault" {
+		anotherFailedFirst := e.Kind == "fault"
+		if !anotherFailedFirst {
 			p.checkOutcome(e, "lost", victim)
 			lostErrors++
 		}
@@ -72,12 +74,12 @@ func (procs processes) checkLost(victim int) {
 	}
 
 	if lostErrors == 0 {
-		procs[victim].t.Errorf("no rank got a RankLostError about rank %d", victim)
+		t.Errorf("no rank got a RankLostError about rank %d", victim)
 	}
 }
 
-func (procs processes) except(rank int) processes {
-	return slices.Delete(slices.Clone(procs), rank, rank+1)
+func (procs processes) survivorsOf(victim int) []*process {
+	return slices.Delete(slices.Clone(procs), victim, victim+1)
 }
 
 // checkOutcome checks the kind of an outcome, and that its error lists exactly wantRanks.
@@ -103,16 +105,17 @@ func testStoppedRank(t *testing.T, _ Join) {
 	const victim = 2
 	procs := startProcesses(t, groupSize, "a comparison", shortTimeout)
 	procs[victim].sendSignal(syscall.SIGSTOP)
-	procs.checkLate(victim)
+	procs.checkLate(t, victim)
 	procs[victim].sendSignal(syscall.SIGCONT)
 	procs[victim].checkOutcome(procs[victim].awaitOutcome(), "fault")
 }
 
-// checkLate expects a TimeoutError about the victim from at least one survivor. A survivor that the
-// victim has reached can instead time out waiting for the other survivor, which is "in Barrier".
-func (procs processes) checkLate(victim int) {
+// checkLate expects a TimeoutError about the victim from at least one survivor. A survivor that
+// the victim's last message has reached can time out waiting for the other, which is in Barrier.
+func (procs processes) checkLate(t *testing.T, victim int) {
+	t.Helper()
 	timeouts := 0
-	for _, p := range procs.except(victim) {
+	for _, p := range procs.survivorsOf(victim) {
 		e := p.awaitOutcome()
 		isTimeout := e.Kind == "late"
 		isAboutVictim := slices.Contains(e.Ranks, victim)
@@ -120,24 +123,26 @@ func (procs processes) checkLate(victim int) {
 		switch {
 		case isTimeout && isAboutVictim:
 			timeouts++
-		case isTimeout && !isAboutSurvivor, !isTimeout && e.Kind != "fault":
-			p.t.Errorf("rank %d got %+v, want a timeout about rank %d or a fault", p.rank, e, victim)
+		case isTimeout && isAboutSurvivor, e.Kind == "fault":
+		default:
+			t.Errorf("rank %d got %+v, want a timeout about rank %d or a fault", p.rank, e, victim)
 		}
 
 		p.checkReports(e, victim)
 	}
 
 	if timeouts == 0 {
-		procs[victim].t.Errorf("no rank got a TimeoutError about rank %d", victim)
+		t.Errorf("no rank got a TimeoutError about rank %d", victim)
 	}
 }
 
-// The victim stops itself while it fetches memory of rank 1. Rank 0 then times out in an exchange.
+// The victim stops while it fetches memory of rank 1. Rank 0 then times out in an exchange.
 func testStoppedInFetch(t *testing.T, _ Join) {
 	const victim = 2
 	storeAddress := serveStore(t)
 	var procs processes
-	for rank, timeout := range []time.Duration{shortTimeout, hangTimeout, hangTimeout} {
+	timeouts := []time.Duration{shortTimeout, hangTimeout, hangTimeout} // by rank
+	for rank, timeout := range timeouts {
 		procs = append(procs, startProcess(t, rankConfig{
 			Task:    fetchTask,
 			Store:   storeAddress,
@@ -152,7 +157,7 @@ func testStoppedInFetch(t *testing.T, _ Join) {
 	procs[0].checkOutcome(procs[0].awaitOutcome(), "late", victim)
 }
 
-// startExchange lets rank 0 of a fetchTask begin its exchange.
+// startExchange sets stoppedKey, for which rank 0 waits before its exchange.
 func startExchange(t *testing.T, storeAddress string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hangTimeout)
@@ -164,7 +169,7 @@ func startExchange(t *testing.T, storeAddress string) {
 	must(t, errors.Join(setErr, closeErr))
 }
 
-// The victim resumes after the others have failed, while they wait for its fault report.
+// The victim resumes while the others wait for its fault report.
 func testResumedRank(t *testing.T, _ Join) {
 	const victim = 2
 	for _, waitName := range []string{"a comparison", "an exchange"} {

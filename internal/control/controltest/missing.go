@@ -12,8 +12,8 @@ import (
 	"symmem/internal/control"
 )
 
-// In these tests, ranks wait for a missing rank, which never makes the same call. At least one of
-// them times out with a TimeoutError. The others get ErrFault if they notice this failure first.
+// In these tests, ranks wait for a missing rank, which never makes their call. At least one waiting
+// rank gets a TimeoutError. The others get ErrFault if they notice its failure first.
 
 var missingRequirements = []requirement{
 	{"the error of a wait lists a rank that did not arrive", testMissingRank},
@@ -22,8 +22,7 @@ var missingRequirements = []requirement{
 	{"Inspect lists the ranks that a rank is waiting for", testInspection},
 }
 
-// The last rank of each group of groupSize is missing.
-const missingRank = groupSize - 1
+const missingRank = groupSize - 1 // group rank
 
 func testMissingRank(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
@@ -47,14 +46,14 @@ func testMissingRank(t *testing.T, join Join) {
 				t.Error("no rank got a TimeoutError")
 			}
 
-			missing := g.planes[missingRank]
-			waitForPeerFailure(missing)
-			checkError(t, "a later wait of the missing rank", wait(missing), driver.ErrFault)
+			missingPlane := g.planes[missingRank]
+			waitForPeerFailure(missingPlane)
+			checkError(t, "a later wait of the missing rank", wait(missingPlane), driver.ErrFault)
 		})
 	}
 }
 
-// Rank 0 waits for ticket 2, which rank 1 does not submit, because it waits for ticket 1.
+// Rank 1 waits for ticket 1, and never submits ticket 2, for which rank 0 waits.
 func testActivityOfMissingRank(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {
@@ -72,7 +71,7 @@ func testActivityOfMissingRank(t *testing.T, join Join) {
 
 	missing := g.worldRank(1)
 	if activity := timeout.Activity[missing]; !strings.Contains(activity, "AllGather 1 for ") {
-		t.Errorf("activity of rank %d = %q, want AllGather 1", missing, activity)
+		t.Errorf("activity of world rank %d = %q, want AllGather 1", missing, activity)
 	}
 
 	if !slices.Equal(timeout.Missing, []int{missing}) || timeout.Waited < shortTimeout {
@@ -99,8 +98,13 @@ func testWaitAfterDeadline(t *testing.T, join Join) {
 			defer cancel()
 			err := wait(expiredCtx, g.planes[0])
 			timeout, ok := errors.AsType[*driver.TimeoutError](err)
-			if !ok || len(timeout.Missing) > 0 || timeout.Activity[g.worldRank(0)] == "" {
-				t.Errorf("got %v, want a TimeoutError without missing ranks", err)
+			if !ok {
+				t.Fatalf("got %v, want a TimeoutError", err)
+			}
+
+			ownActivity := timeout.Activity[g.worldRank(0)]
+			if len(timeout.Missing) > 0 || ownActivity == "" {
+				t.Errorf("got %+v, want no missing rank and an activity of the waiting rank", timeout)
 			}
 		})
 	}
@@ -110,12 +114,12 @@ func testInspection(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("in "+name, func(t *testing.T) {
 			g := newGroup(t, join, groupSize, hangTimeout)
-			g.runOnEach(func(i int, p control.Plane) error {
+			_ = g.runOnEach(func(i int, p control.Plane) error {
 				if i != missingRank {
 					return wait(p)
 				}
 
-				defer p.Abort(nil) // ends the waits
+				defer p.Abort(nil) // ends the waits with errors
 				awaitInspection(t, g.planes[0], g.worldRank(missingRank))
 				return nil
 			})
@@ -123,10 +127,10 @@ func testInspection(t *testing.T, join Join) {
 	}
 }
 
-// awaitInspection calls Inspect until the oldest wait of p is only for the world rank missing.
+// awaitInspection calls Inspect until the oldest wait of p is for exactly one world rank, missing.
 func awaitInspection(t *testing.T, p control.Plane, missing int) {
 	t.Helper()
-	timeLimit := time.After(hangTimeout / 2) // before the waits time out
+	timeLimit := time.After(hangTimeout / 2) // the waits end after hangTimeout
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
 	for {

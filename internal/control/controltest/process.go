@@ -16,7 +16,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// processes are the ranks of a group, by rank.
+// processes holds the processes of a group by rank.
 type processes []*process
 
 // process is a rank in a separate process, which a test can kill or stop. The process runs the test
@@ -51,7 +51,7 @@ func startProcesses(t *testing.T, size int, task string, timeout time.Duration) 
 	return procs
 }
 
-// serveStore serves a store, in which processes find each other, until the test ends.
+// serveStore serves a store until the test ends.
 func serveStore(t testing.TB) (address string) {
 	t.Helper()
 	address = "unix:" + filepath.Join(t.TempDir(), "store")
@@ -90,19 +90,23 @@ func startProcess(t testing.TB, c rankConfig) *process {
 func (p *process) awaitStop() {
 	p.t.Helper()
 	var status syscall.WaitStatus
-	err := error(syscall.EINTR)
-	for errors.Is(err, syscall.EINTR) {
-		_, err = syscall.Wait4(p.command.Process.Pid, &status, syscall.WUNTRACED, nil)
-	}
+	for {
+		_, err := syscall.Wait4(p.command.Process.Pid, &status, syscall.WUNTRACED, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
 
-	if !status.Stopped() {
-		p.t.Fatalf("rank %d: status %#x, %v; want a stopped process", p.rank, status, err)
+		if !status.Stopped() {
+			p.t.Fatalf("rank %d: status %#x, %v; want a stopped process", p.rank, status, err)
+		}
+
+		return
 	}
 }
 
 func (p *process) awaitOutcome() event { return p.awaitEvent("outcome") }
 
-// awaitEvent reads events until the one called name. It fails the test if an outcome precedes it.
+// awaitEvent returns the next event with a name. It fails the test if the process ends first.
 func (p *process) awaitEvent(name string) event {
 	p.t.Helper()
 	for p.lines.Scan() {

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/control"
 )
 
-// Gather returns the Words that every rank has passed to it. The n-th Gather for a name, such as
-// "loss", matches the n-th Gather for this name on the other ranks.
+// Gather exchanges Words between ranks. The n-th Gather for a name, such as "loss", matches the
+// n-th Gather for this name on the other ranks.
 
 var valueRequirements = []requirement{
 	{"Gather returns the words of all ranks", testGatheredWords},
@@ -24,7 +24,7 @@ var valueRequirements = []requirement{
 	{"Gather of ordered values detects a deadlock with a rank in a collective", testOrderedValues},
 }
 
-// Arguments of Plane.Named. Values that are ordered detect deadlocks with collectives.
+// Arguments of Plane.Named. Gather of ordered values detects deadlocks with collectives.
 const (
 	unordered = false
 	ordered   = true
@@ -47,7 +47,7 @@ func testGatheredWords(t *testing.T, join Join) {
 	})
 }
 
-// gatherAndCheck lets rank i gather the testWords of a round.
+// gatherAndCheck checks that Gather on rank i returns the testWords of all ranks for a round.
 func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 	all, err := gather(g.ctx, g.planes[i], name, testWords(i, round))
 	if err != nil {
@@ -97,7 +97,7 @@ func testIndependentNames(t *testing.T, join Join) {
 		for round := range 20 {
 			gatherErr := g.gatherAndCheck(i, "quick", round)
 			compareErr := waitFunctions["a comparison"](p)
-			exchangeErr := g.exchangeAndCheck(i, driver.LaneControl, round, payloadSizes)
+			exchangeErr := g.checkExchange(i, driver.LaneControl, round, payloadSizes)
 			if err := errors.Join(gatherErr, compareErr, exchangeErr); err != nil {
 				return err
 			}
@@ -117,7 +117,7 @@ func testOrderOfNames(t *testing.T, join Join) {
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		results := make(chan error, len(names[i]))
 		for _, name := range names[i] {
-			if _, err := p.Named(name, unordered); err != nil { // fixes the order
+			if _, err := p.Named(name, unordered); err != nil { // sets the order of names
 				return err
 			}
 
@@ -147,7 +147,7 @@ func testInvalidNames(t *testing.T, join Join) {
 			}
 		}
 
-		// Leave one name for longest.
+		// Leave one name for longest. Names begin with "0" on rank 0, and with "1" on rank 1.
 		for k := range driver.MaxValueNames - 1 {
 			name := fmt.Sprint(i + k)
 			if _, err := p.Named(name, unordered); err != nil {
@@ -163,7 +163,7 @@ func testInvalidNames(t *testing.T, join Join) {
 			return fmt.Errorf("one name above the limit: got %w, want ErrInvalid", err)
 		}
 
-		const commonName = "7" // both ranks have used it above
+		const commonName = "7" // used by both ranks
 		gatherErr := g.gatherAndCheck(i, commonName, 1)
 		return errors.Join(gatherErr, checkOpen(p))
 	})

@@ -109,7 +109,7 @@ func testErrorNamesRankThatLeft(t *testing.T, join Join) {
 	}
 	check := func(t *testing.T, g *localGroup, err error) {
 		t.Helper()
-		checkDeadlock(t, err, g.worldRank(2))
+		checkDeadlockAbout(t, err, g.worldRank(2))
 	}
 	testEachWait(t, join, 3, before, check)
 }
@@ -133,7 +133,7 @@ func testDeadlockErrors(t *testing.T, join Join) {
 				if errors.Is(err, driver.ErrFault) {
 					checkPeerError(t, err, otherRank)
 				} else {
-					checkDeadlock(t, err, otherRank)
+					checkDeadlockAbout(t, err, otherRank)
 					deadlocks++
 				}
 			}
