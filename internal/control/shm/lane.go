@@ -12,7 +12,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is an independent sequence of exchanges, which are divided into steps.
+// lane is an independent sequence of exchanges. An exchange has one or more steps.
 //
 // In each step, every rank posts a chunk of up to 8 KiB to shared memory. If rank 0 passes 10 KiB
 // and rank 1 passes 3 KiB, the exchange has two steps, and the second chunk of rank 1 is empty.
@@ -21,7 +21,7 @@ import (
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
 	step uint64               // last step posted by this rank
-	err  error                // disables the lane, because ranks may be in different steps
+	err  error                // if set, the lane is disabled: ranks may be in different steps
 }
 
 // Exchange implements control.Plane.
@@ -58,7 +58,7 @@ func (g *Group) Exchange(
 		return payloads, nil
 	}
 
-	if laneID == driver.LaneControl { // a failure on any other lane disables only the lane
+	if laneID == driver.LaneControl { // on other lanes, only the lane is disabled
 		err = g.fail(err)
 	}
 
@@ -72,10 +72,10 @@ type exchange struct {
 	laneID  driver.Lane
 	lane    *lane
 	payload []byte // of this rank
-	// ignoreFaults keeps the exchange waiting after a rank has failed. Join sets it.
+	// ignoreFaults keeps collectChunks waiting after a rank has failed. Join sets it.
 	ignoreFaults bool
 
-	received [][]byte // beginnings of the payloads, by group rank
+	received [][]byte // received parts of the payloads, by group rank
 	sizes    []uint64 // of whole payloads in bytes, by group rank
 }
 
@@ -163,9 +163,7 @@ func (e *exchange) appendChunk(rank int, s *slot, isFirst bool) error {
 	if isFirst {
 		e.sizes[rank] = payloadBytes
 		e.received[rank] = make([]byte, 0, payloadBytes)
-	}
-
-	if payloadBytes != e.sizes[rank] {
+	} else if payloadBytes != e.sizes[rank] {
 		return fmt.Errorf("the payload of rank %d changed from %d to %d bytes during an exchange",
 			e.g.cfg.Ranks[rank], e.sizes[rank], payloadBytes)
 	}
@@ -176,9 +174,8 @@ func (e *exchange) appendChunk(rank int, s *slot, isFirst bool) error {
 	return nil
 }
 
-// Decide makes all ranks agree on one cause of the group's failure: the first proposal of any rank.
-// It returns this cause, or proposal if the cause is invalid or the group is closed. A nil proposal
-// only reads the cause.
+// Decide returns the first proposal of any rank, or its argument if the first proposal is invalid,
+// the argument is too large or the group is closed. Decide(nil) proposes nothing.
 func (g *Group) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload {
 		return proposal
@@ -220,5 +217,5 @@ func propose(g *Group, decider *uint32, proposal []byte) {
 	d := &g.ownBlock.decision
 	copy(d.data[:], proposal)
 	spin.StoreRelease64(&d.size, uint64(len(proposal)))
-	atomic.CompareAndSwapUint32(decider, 0, uint32(g.cfg.Rank)+1) // no effect if a rank was faster
+	atomic.CompareAndSwapUint32(decider, 0, uint32(g.cfg.Rank)+1) // fails if another rank was faster
 }

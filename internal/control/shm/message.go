@@ -16,10 +16,10 @@ import (
 
 // Counts counts this rank's calls of Send and Recv.
 //
-// If GroupConfig.Strict is set, collectives also detect Sends without a matching Recv. A message's
-// weight is a hash of its receiver and tag. A Send adds the weight to the sender's balance, and a
-// Recv subtracts it from the receiver's balance. If all messages match, the balances of all ranks
-// add up to 0 (modulo 2^64).
+// In strict groups, each rank has a balance, with which collectives detect unmatched messages. A
+// message's weight is a hash of its receiver and tag. A Send adds the weight to the sender's
+// balance, and a Recv subtracts it from the receiver's balance. If all messages match, the balances
+// of all ranks add up to 0 (modulo 2^64).
 type Counts struct {
 	group   *driver.GroupConfig
 	balance atomic.Uint64 // 0 in groups that are not strict
@@ -37,8 +37,7 @@ func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
 // CountMessage counts a new call of Send or Recv, and returns its sequence number among the calls
 // with the same operation, peer and tag. priorCollectives is the number of collectives that this
-// rank called before, and completed is the number of collectives that have completed. The caller
-// must hold Mu.
+// rank called before, and completed is how many of them have completed. The caller must hold Mu.
 func (c *Counts) CountMessage(
 	call *driver.Call, priorCollectives, completed uint64,
 ) (number uint64) {
@@ -56,13 +55,15 @@ func (c *Counts) CountMessage(
 
 func (c *Counts) balanceChange(call *driver.Call) uint64 {
 	if call.Operation == driver.Recv {
-		return -message.Weight(c.group.Rank, call.Tag) // modulo 2^64
+		receiver := c.group.Rank
+		return -message.Weight(receiver, call.Tag)
 	}
 
-	return message.Weight(call.Root, call.Tag)
+	receiver := call.Root
+	return message.Weight(receiver, call.Tag)
 }
 
-// UnbalancedError returns the error of a collective after unmatched messages.
+// UnbalancedError returns the error of a collective that follows unmatched messages.
 func (c *Counts) UnbalancedError(collective uint64) error {
 	return &driver.MessageError{
 		Fault:  driver.MessagesUnmatched,
@@ -103,13 +104,12 @@ func (c *Counts) worldRankOf(source int) int {
 
 var _ control.Messages = (*plane)(nil)
 
-// Count treats all collectives called so far as completed, because their messages have been
-// compared or never will be.
 func (p *plane) Count(call *driver.Call) control.Message {
 	after := spin.LoadAcquire64(&p.submitted)
+	completed := after // earlier messages have been compared or never will be
 	p.Counts.Mu.Lock()
 	defer p.Counts.Mu.Unlock()
-	return control.Message{After: after, Number: p.CountMessage(call, after, after)}
+	return control.Message{After: after, Number: p.CountMessage(call, after, completed)}
 }
 
 func (p *plane) DiagnoseMessage(peer int, since time.Time, callText func() string) error {
@@ -125,10 +125,12 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, callText func() strin
 		}
 	}
 
+	now := sys.Monotonic()
+	waited := min(uint64(time.Since(since)), now)
 	w := &slowWait{
 		isReady: func() bool { return false }, awaited: sources, callText: callText,
 		timeout: p.cfg.Timeout.Get(),
-		begin:   sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic()),
+		begin:   now - waited,
 	}
 	return p.checkWait(context.Background(), w)
 }
@@ -144,12 +146,16 @@ func (p *plane) HasCalledMore(peer int, collectives uint64) bool {
 		sources = p.OtherRanks()
 	}
 
-	return !slices.ContainsFunc(sources, func(r int) bool {
-		return spin.LoadAcquire64(&p.blocks[r].status.submitted) <= collectives
-	})
+	for _, r := range sources {
+		if p.TicketsOf(r) <= collectives {
+			return false
+		}
+	}
+
+	return true
 }
 
-// IsLost reports whether a process exited before its rank left the group.
+// IsLost implements control.Messages.
 func (p *plane) IsLost(peer int) bool {
 	return slices.Contains(p.lostPeers(), peer)
 }

@@ -96,8 +96,8 @@ func (r *ranks) Wake(rank int) {
 	}
 }
 
-// wakeSleepers wakes the other ranks' sleeping threads after a post. It issues no memory fence, so
-// it may miss a thread that is about to sleep. That thread sleeps until a short timeout.
+// wakeSleepers wakes the other ranks' sleeping threads after a post. Without a memory fence, it may
+// miss a thread that is about to sleep. That thread wakes after a short timeout.
 func (r *ranks) wakeSleepers() {
 	for _, b := range r.otherBlocks {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
@@ -106,8 +106,8 @@ func (r *ranks) wakeSleepers() {
 	}
 }
 
-// wakeAll signals a failure or departure of this rank to all ranks. Ranks that are awake notice it
-// from the increment of wakeup.word.
+// wakeAll signals a failure or departure of this rank to all ranks. Ranks that are awake notice the
+// change of wakeup.word.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
 		b.wakeup.wake()
@@ -124,7 +124,7 @@ type peer struct {
 	watcher sync.WaitGroup
 }
 
-// newPeer begins to watch a connected process. When the process exits, exitCount is incremented.
+// newPeer begins to watch a connected process, and increments exitCount when the process exits.
 func newPeer(rank int, connection *handoff.Peer, exitCount *atomic.Uint32) *peer {
 	p := &peer{Peer: connection, rank: rank, exited: make(chan struct{})}
 	isInThisProcess := connection.PID() == os.Getpid() // only in tests
@@ -145,8 +145,8 @@ func (p *peer) watch(exitCount *atomic.Uint32) {
 	close(p.exited)
 }
 
-// callOnExit calls f when the process exits before ctx is done. The call runs on a new goroutine,
-// or on this one if the process has already exited.
+// callOnExit calls f when the process exits before ctx is done. If the process has already exited,
+// callOnExit calls f before it returns.
 func (p *peer) callOnExit(ctx context.Context, f func()) {
 	if p.isLost.Load() {
 		f()
@@ -175,7 +175,7 @@ func (p *peer) hasExited() bool {
 	}
 }
 
-// fetchFile returns shared memory that the rank has exported.
+// fetchFile returns a file of shared memory that the rank has exported.
 func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 )
 
 // A group's ranks share a control region, which begins with one block per rank. Unless noted, only
-// this rank writes to its block. Padding (_) separates frequently written fields from those that
+// the rank writes to its block. Padding (_) separates frequently written fields from those that
 // other ranks poll.
 
 const (
 	// MaxRanks is the maximum number of ranks in a group.
 	MaxRanks          = 64
-	lineStride        = 128 // two cache lines, which processors fetch together
+	lineStride        = 128 // bytes of two cache lines, which processors fetch together
 	pageBytes         = 4096
 	announcementCount = 64      // per rank; a power of two
 	chunkBytes        = 8 << 10 // payload of one step of an exchange
@@ -27,8 +27,8 @@ const (
 // block is one rank's part of the control region.
 //
 // The fields wakeup, lines and status are on different pages, because processors prefetch
-// neighboring cache lines of a page. On one page, an all-reduce of 8 bytes took 381 ns instead of
-// 270 ns. The first field must rarely be written, because Go's nil checks load it.
+// neighboring cache lines of a page: an all-reduce of 8 bytes took 270 ns instead of 381 ns. The
+// first field must rarely be written, because Go's nil checks load it.
 type block struct {
 	wakeup    wakeup
 	_         [pageBytes - lineStride]byte
@@ -38,7 +38,7 @@ type block struct {
 	_         [pageBytes - lineStride]byte
 	announced [announcementCount]announcement
 	_         [pageBytes - announcementCount*unsafe.Sizeof(announcement{})]byte
-	lanes     [driver.LaneFault][2]slot // by lane before LaneFault, for even and odd steps
+	lanes     [driver.LaneFault][2]slot // all lanes before LaneFault, for even and odd steps
 	faultLog  [faultSlots]slot          // reports about failures
 	decision  decision
 	values    [driver.MaxValueNames]valueSlot // in the order in which the rank first used them
@@ -47,7 +47,7 @@ type block struct {
 // wakeup wakes a rank's sleeping threads. Other ranks read it after every post, so its fields must
 // rarely be written.
 type wakeup struct {
-	word     uint32 // futex of sleeping threads; incremented by wake on any rank
+	word     uint32 // futex of sleeping threads; any rank increments it
 	sleeping int32  // number of threads sleeping on word
 	failed   uint32 // control.Reason of the rank's failure, or 0
 	_        [lineStride - 3*4]byte
@@ -61,9 +61,9 @@ func (w *wakeup) wake() {
 // line holds the data that a rank posts in one step of a collective or of a named value.
 type line struct {
 	step    uint64 // written last, because other ranks wait for it
-	digest  uint64 // of a collective: hash of the call, XOR balance; of a value: hash of its name
+	digest  uint64 // hash of a call XOR balance, or hash of a value's name
 	payload [spin.LinePayload]byte
-	balance uint64 // Counts.Balance; in the second cache line, because it is rarely read
+	balance uint64 // Counts.Balance; in the second cache line
 	_       [lineStride - spin.LineBytes - 8]byte
 }
 
@@ -77,7 +77,7 @@ type status struct {
 	operation     uint64 // driver.Operation of awaitedTicket
 	since         uint64 // when the wait in the collective or exchange began
 	closed        uint64 // 1 if the rank has left the group
-	message       uint64 // operation and peer of an awaited message, from messageWait, or 0
+	message       uint64 // messageWait of an awaited message, or 0
 	messageSince  uint64
 	value         uint64 // 1 plus the index in block.values of an awaited value, or 0
 	valueSince    uint64
@@ -100,8 +100,8 @@ type slot struct {
 
 // decision holds a rank's proposal for the cause of a failure.
 type decision struct {
-	// decider is 1 plus the group rank that proposed first, or 0. Only that of the first block is
-	// used. Any rank may write it.
+	// decider, in the first block only, is 1 plus the group rank that proposed first, or 0. Any rank
+	// may write it.
 	decider uint32
 	size    uint64 // of data in bytes
 	_       [lineStride - 2*8]byte
@@ -118,8 +118,8 @@ type valueSlot struct {
 }
 
 // blocksSize returns the size of all blocks in whole pages.
-func blocksSize(ranks int) int64 {
-	return roundToPages(int64(ranks) * int64(unsafe.Sizeof(block{})))
+func blocksSize(rankCount int) int64 {
+	return roundToPages(int64(rankCount) * int64(unsafe.Sizeof(block{})))
 }
 
 func roundToPages(bytes int64) int64 {
@@ -128,8 +128,8 @@ func roundToPages(bytes int64) int64 {
 }
 
 // blocksIn returns the blocks of a control region that begins at base, by group rank.
-func blocksIn(base unsafe.Pointer, ranks int) []*block {
-	blocks := make([]*block, ranks)
+func blocksIn(base unsafe.Pointer, rankCount int) []*block {
+	blocks := make([]*block, rankCount)
 	for i := range blocks {
 		offset := uintptr(i) * unsafe.Sizeof(block{})
 		blocks[i] = (*block)(unsafe.Add(base, offset))

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// faultLogs is this rank's state of driver.LaneFault.
+// faultLogs holds this rank's state of driver.LaneFault.
 //
 // After a failure, ranks exchange reports about it. Each rank appends its reports to a log in
 // shared memory, with slots of 8 KiB: a report of 10 KiB takes two slots. Slots are never reused,
@@ -30,7 +30,7 @@ type faultLogs struct {
 // rank. The entry of an absent rank is nil.
 func exchangeReports(ctx context.Context, g *Group, report []byte) ([][]byte, error) {
 	callText := func() string { return control.ExchangeName(g.cfg, driver.LaneFault) }
-	// Ranks report only after a failure. If this rank knows of none, another rank has failed.
+	// Ranks report only after a failure. If this rank has not failed, another rank has.
 	g.fail(&driver.PeerError{InCall: callText()})
 	logs := &g.faultLogs
 	logs.mu.Lock()
@@ -113,7 +113,7 @@ func (f *faultLogs) await(ctx context.Context, g *Group, callText func() string)
 	}
 }
 
-// markFullLogs marks the other ranks as absent whose logs have no slots left to read.
+// markFullLogs marks other ranks as absent if this rank has read all slots of their logs.
 func (f *faultLogs) markFullLogs(g *Group) {
 	for _, r := range g.OtherRanks() {
 		if f.slotsRead[r] == faultSlots {
@@ -122,15 +122,15 @@ func (f *faultLogs) markFullLogs(g *Group) {
 	}
 }
 
-// markAbsent marks the ranks as absent that have caused err, the error of a wait for missingRanks.
-// It returns false if err has a different cause.
+// markAbsent handles the error of a wait for missingRanks. It marks those that have caused err as
+// absent, or returns false if err has a different cause.
 func (f *faultLogs) markAbsent(g *Group, err error, missingRanks []int) bool {
 	var deadlock *driver.DeadlockError
 	var absentRanks []int
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
 		absentRanks = g.selectExited(missingRanks)
-	case errors.As(err, &deadlock): // Activity contains the ranks that cannot arrive
+	case errors.As(err, &deadlock): // Activity lists the ranks that cannot arrive
 		canArrive := func(r int) bool { return deadlock.Activity[g.cfg.Ranks[r]] == "" }
 		absentRanks = slices.DeleteFunc(missingRanks, canArrive)
 	case errors.As(err, new(*driver.TimeoutError)):

@@ -15,15 +15,15 @@ import (
 // with a digest (hash) of its call and a small payload, and waits for the other ranks' lines. Even
 // and odd steps use different lines. Different digests show that ranks have made different calls.
 //
-// In strict groups, the balances of all ranks must add up to 0 (see Counts). A rank XORs its
-// balance into its digest: if this rank's balance is 0, equal digests show that all balances are 0.
+// In strict groups, the balances of all ranks must add up to 0 (see Counts). Ranks post the XOR of
+// digest and balance, so that a rank with balance 0 compares both at once.
 type steps struct {
 	ranks  *ranks
 	waiter *waiter
 	counts *Counts
 
 	isComparing      bool      // whether this collective compares calls and balances
-	peerFailedBefore bool      // whether another rank had failed before the collective
+	peerFailedBefore bool      // whether another rank had failed before this collective
 	step             uint64    // last step posted by this rank
 	balance          uint64    // Counts.Balance of this rank, or 0 if balances are not compared
 	postedBalances   [2]uint64 // balances in this rank's lines for even and odd steps
@@ -40,12 +40,12 @@ func (s *steps) Begin(compareCalls bool, balance uint64) {
 // IsComparing reports whether the collective compares calls.
 func (s *steps) IsComparing() bool { return s.isComparing }
 
-// PeerFailedBefore reports whether another rank had failed before the collective. The collective
-// must then not write to other ranks' memory, because the failed rank may use it for other data.
+// PeerFailedBefore reports whether another rank had failed before the collective. If so, the
+// collective must not write to other ranks' memory, because a failed rank may reuse its memory.
 func (s *steps) PeerFailedBefore() bool { return s.peerFailedBefore }
 
-// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore is true. The
-// caller must return an error of CompareStep instead, if there is one.
+// PeerFailedBeforeError returns the error of a collective for which PeerFailedBefore is true. An
+// error of CompareStep takes precedence.
 func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
@@ -60,8 +60,8 @@ func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 // payload may be nil if payloadBytes is 0.
 func (s *steps) Post(digest uint64, payload unsafe.Pointer, payloadBytes int) {
 	s.step++
-	hasBalance := s.balance|s.postedBalances[s.step%2] != 0 // in this step or the line's last step
-	if hasBalance {
+	lastBalance := s.postedBalances[s.step%2] // to overwrite if it is not 0
+	if s.balance|lastBalance != 0 {
 		digest = s.addBalance(digest)
 	}
 
@@ -89,8 +89,8 @@ func (s *steps) Payload(rank int) *[spin.LinePayload]byte {
 	return &s.ranks.blocks[rank].lines[s.step%2].payload
 }
 
-// AwaitLinesBriefly reports whether the lines of all ranks arrive within a short time. It occupies
-// the caller's thread, which repeatedly yields the processor. If poll is set, it polls before each
+// AwaitLinesBriefly reports whether the lines of all ranks arrive within a short time. It keeps the
+// goroutine's thread, and repeatedly yields the processor. If poll is set, it polls before each
 // yield.
 func (s *steps) AwaitLinesBriefly(poll bool) bool {
 	for i, b := range s.ranks.otherBlocks {
@@ -110,8 +110,8 @@ func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.ownBlock.lines[(s.step+1)%2]))
 }
 
-// awaitBriefly is AwaitLinesBriefly for the line in blocks[0]. It does not poll if more ranks in
-// blocks are missing than can run on other processors, because one then needs this processor.
+// awaitBriefly is AwaitLinesBriefly for the line in blocks[0]. It polls only if the missing ranks
+// in blocks can all run on other processors.
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word := &blocks[0].lines[s.step%2].step
 	budget := &s.waiter.budget
@@ -120,7 +120,7 @@ func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	for round := range budget.briefYields {
 		canPoll := poll && s.countMissing(blocks) <= budget.parallelRanks
 		if canPoll {
-			const pollsWithoutPause = 0 // they would slow down the rank that writes
+			const pollsWithoutPause = 0 // without pauses, polls would slow down the writing rank
 			if spin.UntilAtLeast64(word, s.step, pollsWithoutPause, polls) {
 				return true
 			}
@@ -186,12 +186,12 @@ func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 
 // MayDiffer reports whether CompareStep may return an error. It is small, so that Go inlines it.
 func (s *steps) MayDiffer(digest uint64) bool {
-	differences := s.balance // if it is not 0, CompareStep must add up all balances
+	bits := s.balance // if it is not 0, CompareStep must add up all balances
 	for _, b := range s.ranks.otherBlocks {
-		differences |= b.lines[s.step%2].digest ^ digest
+		bits |= b.lines[s.step%2].digest ^ digest
 	}
 
-	return differences != 0
+	return bits != 0
 }
 
 func (s *steps) differenceError(call *driver.Call, ticket uint64) error {

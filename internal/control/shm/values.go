@@ -18,8 +18,8 @@ var _ driver.Named = (*namedValue)(nil)
 
 // namedValue exchanges driver.Words under a name. In each step, every rank posts its words to a
 // line in its slot for the name, and reads the other ranks' lines. Even and odd steps use different
-// lines. Each rank assigns slots in the order in which it first uses names, so the slots of a name
-// may differ.
+// lines. Each rank assigns slots in the order in which it first uses names, so ranks may use
+// different slots for a name.
 type namedValue struct {
 	g          *Group
 	name       string
@@ -29,8 +29,8 @@ type namedValue struct {
 	ownSlot    *valueSlot // this rank's slot for the name
 	step       uint64     // last step posted by this rank
 	otherRanks []int      // group ranks
-	// peerSlots caches the slots of other ranks, by group rank. Gather and Group.Inspect may set it
-	// concurrently.
+	// peerSlots caches the slots of other ranks, by group rank. Gather and Group.Inspect may set an
+	// entry concurrently.
 	peerSlots []atomic.Pointer[valueSlot]
 }
 
@@ -71,7 +71,7 @@ func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dr
 		return g.fail(g.peerFault(n.callText))
 	}
 
-	// All ranks have posted step n.step-1, so they no longer read this line's words of step n.step-2.
+	// All ranks have posted step n.step-1, so none still reads this line, which holds step n.step-2.
 	ownLine := unsafe.Pointer(&n.ownSlot.lines[n.step%2])
 	spin.PutLine(ownLine, n.step, n.digest, unsafe.Pointer(&ownWords), spin.LinePayload)
 	g.wakeSleepers()
@@ -139,15 +139,15 @@ func (s *valueSlot) hasName(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-// awaitAll waits for the lines of all ranks. Meanwhile, this rank's status shows the value, which
-// the errors of other ranks mention.
+// awaitAll waits for the lines of all ranks. Meanwhile, this rank's status shows the wait to other
+// ranks.
 func (n *namedValue) awaitAll(ctx context.Context) error {
 	s := &n.g.ownBlock.status
-	value := uint64(n.slotNumber) + 1
+	slotPlusOne := uint64(n.slotNumber) + 1
 	spin.StoreRelease64(&s.valueSince, sys.Monotonic())
-	spin.StoreRelease64(&s.value, value)
+	spin.StoreRelease64(&s.value, slotPlusOne)
 	// A concurrent Gather of another name may have replaced s.value.
-	defer atomic.CompareAndSwapUint64(&s.value, value, 0)
+	defer atomic.CompareAndSwapUint64(&s.value, slotPlusOne, 0)
 	return n.g.waitSlowly(ctx, &slowWait{
 		wordOf: n.postedStep, want: n.step, awaited: n.otherRanks,
 		callText: n.callText, isOrdered: n.isOrdered,
@@ -171,16 +171,15 @@ func (n *namedValue) copyWords(peer int, words *driver.Words) bool {
 // describeValue describes the Gather in which a rank waits, as in `in value "loss" for 2s`, or
 // returns "".
 func (b *block) describeValue() string {
-	value := spin.LoadAcquire64(&b.status.value)
-	isWaiting := value != 0 && value <= driver.MaxValueNames
+	slotPlusOne := spin.LoadAcquire64(&b.status.value)
+	isWaiting := slotPlusOne != 0 && slotPlusOne <= driver.MaxValueNames
 	if !isWaiting {
 		return ""
 	}
 
 	since := spin.LoadAcquire64(&b.status.valueSince)
 	waited := time.Duration(sys.Monotonic() - since)
-	slotNumber := value - 1
-	name := control.Printable(b.values[slotNumber].nameText())
+	name := control.Printable(b.values[slotPlusOne-1].nameText())
 	return fmt.Sprintf("in %s for %v", driver.ValueText(name), waited.Round(time.Millisecond))
 }
 
