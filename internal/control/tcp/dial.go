@@ -17,23 +17,23 @@ import (
 
 const (
 	dialTimeout = 20 * time.Second // for all rounds of dial
-	// closedTimeout limits rounds in which the rank, or a proxy, closes every connection. A busy rank
+	// closedTimeout limits how long the rank or a proxy may close every connection. A busy rank
 	// accepts a connection within this time.
 	closedTimeout = 8 * time.Second
-	dialStagger   = 200 * time.Millisecond // between the addresses of a round
+	dialStagger   = 200 * time.Millisecond // between the starts of dials in a round
 	dialPause     = 500 * time.Millisecond // between rounds
 )
 
-// dialer connects to one lower-numbered rank. In each round, it dials all addresses of that rank in
-// parallel. It performs handshakes on the connections one by one, until the first success.
+// dialer connects to one lower-numbered rank. In each round, it dials all addresses of that rank,
+// and performs handshakes on the connections one by one, until the first success.
 type dialer struct {
 	*joiner
 	groupRank int    // rank to connect to
-	attempts  uint32 // handshakes begun; the other rank keeps only the connection of the last one
+	attempts  uint32 // number of handshakes; the other rank keeps the connection of the last one
 }
 
 // dialAll connects to all lower-numbered ranks in the background and passes errors to fail. It
-// looks up one address at a time, because a pending lookup occupies a connection to the store.
+// looks up one rank at a time, because a pending lookup occupies a connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	for groupRank := range j.cfg.Group.Rank {
 		value, err := j.cfg.Store.Get(ctx, j.addressKey(groupRank))

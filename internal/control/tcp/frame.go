@@ -35,11 +35,11 @@ type kind uint8
 
 const (
 	kindPost kind = iota + 1 // the sender's payload for a step
-	// kindComplete announces up to which step of a track the sender has received all ranks' posts. It
-	// precedes kindFail.
+	// kindComplete announces the last step of a track in which the sender has received all ranks'
+	// posts. A failing rank sends it before kindFail.
 	kindComplete
 	kindReport    // payload is a report about the group's failure
-	kindStatus    // payload is a status; step is the number of the answered kindAskStatus, or 0
+	kindStatus    // payload is a status; step is the number of the answered kindAskStatus, if any
 	kindAskStatus // requests a kindStatus; step is the number of the request, from 1
 	kindFail      // the sender has failed; payload is a status; step encodes the control.Reason
 	kindFailAck   // acknowledges kindFail
@@ -55,7 +55,7 @@ const (
 	trackBackground track = "background"
 	trackCalls      track = "calls"
 	trackCompare    track = "compare" // payloads are hashes of calls
-	valuePrefix           = "value "  // of tracks of named values (driver.Values): "value loss"
+	valuePrefix           = "value "  // of tracks of named values, such as "value loss"
 )
 
 // laneTracks omits driver.LaneFault, which uses kindReport.

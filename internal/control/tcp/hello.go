@@ -18,13 +18,13 @@ type token [32]byte
 
 const tokenHalf = len(token{}) / 2 // in bytes
 
-// shareToken creates and stores the token on group rank 0, and waits for it on other ranks.
+// shareToken sets j.token. Group rank 0 creates and stores it, and the other ranks wait for it.
 func (j *joiner) shareToken(ctx context.Context) error {
 	isCreator := j.cfg.Group.Rank == 0
 	return control.ShareToken(ctx, j.cfg.Store, j.cfg.key("token"), isCreator, j.token[:])
 }
 
-// hello is the first message on a new connection, from the rank that connects.
+// hello holds the fields of an accepted encodedHello.
 type hello struct {
 	rank                int            // group rank of the sender
 	attempt             uint32         // number of the sender's handshake with this rank, from 1
@@ -42,7 +42,8 @@ const (
 		2*addressBytes // source and destination
 )
 
-// encodedHello has the layout of a hello on a connection, with little-endian numbers.
+// encodedHello is the first message on a new connection, from the rank that connects. Numbers are
+// little-endian.
 type encodedHello struct {
 	Protocol  [len(protocolName)]byte
 	TokenHalf [tokenHalf]byte
@@ -62,7 +63,7 @@ type encodedAddress struct {
 func (j *joiner) encodeHello(target int, attempt uint32, conn net.Conn) []byte {
 	h := encodedHello{
 		Protocol:    [len(protocolName)]byte([]byte(protocolName)),
-		TokenHalf:   [tokenHalf]byte(j.token[:]),
+		TokenHalf:   [tokenHalf]byte(j.token[:tokenHalf]),
 		Rank:        uint32(j.cfg.Group.Rank),
 		Target:      uint32(target),
 		Attempt:     attempt,
@@ -82,7 +83,7 @@ func (a encodedAddress) decode() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(a.IP).Unmap(), a.Port)
 }
 
-// addressOf converts a TCP address without its IPv6 zone, which other machines do not understand.
+// addressOf returns a TCP address without its IPv6 zone, which other machines do not understand.
 func addressOf(address net.Addr) netip.AddrPort {
 	addrPort := address.(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(addrPort.Addr().Unmap().WithZone(""), addrPort.Port())
@@ -111,8 +112,8 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	}, nil
 }
 
-// checkAddresses returns an error if the ends of a connection see different addresses, because the
-// network translates them. With such a network, NCCL would wait forever.
+// checkAddresses returns an error if the ends of a connection see different addresses. NCCL would
+// wait forever in a network that translates addresses.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {

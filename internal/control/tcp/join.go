@@ -15,12 +15,12 @@ import (
 
 // Config configures Join.
 type Config struct {
-	// Store is a key-value store shared by all ranks, through which they find each other.
+	// Store is shared by all ranks, which use it to find each other.
 	Store driver.Store
 	// Group describes the group and this rank. Group.Check is ignored: the user of the Plane decides
 	// which calls to compare.
 	Group driver.GroupConfig
-	// Timeout is the default of Group.Timeout. It must be positive.
+	// Timeout applies if Group.Timeout is nil. It must be positive.
 	Timeout time.Duration
 	Late    driver.Late // when and how to warn of late ranks
 	// Host is the local address to listen on, or "" for all addresses.
@@ -70,8 +70,8 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// compareGroups checks that all ranks agree on the group's members, and exchanges the names of
-// their machines.
+// compareGroups checks that all ranks agree on the group's members, and learns the name of each
+// member's machine.
 func compareGroups(ctx context.Context, p *Plane) error {
 	ownRanks := encodeRanks(p.cfg.Group)
 	ownPayload := slices.Concat(ownRanks, []byte(control.HostName()))
@@ -99,7 +99,7 @@ func compareGroups(ctx context.Context, p *Plane) error {
 	return nil
 }
 
-// encodeRanks returns the group's ID and ranks, and a separator, such as `"world" [0 1 2] `.
+// encodeRanks returns the group's ID and ranks with a final space, such as `"world" [0 1 2] `.
 func encodeRanks(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // link is a connection to another rank. One goroutine runs writeFrames, and another runs
-// readFrames. The queue has no limit, but stays short, because ranks exchange messages in lockstep.
+// readFrames. The queue stays short, because ranks exchange messages in lockstep.
 type link struct {
 	rank    int    // group rank at the other end
 	attempt uint32 // number of the handshake, from 1; 0 on the rank that dialed
@@ -21,9 +21,9 @@ type link struct {
 
 	mu            sync.Mutex // guards the fields below
 	queue         [][]byte   // frames (encoded messages), oldest first
-	hasEnded      bool       // whether sendLast was called
+	hasLast       bool       // whether sendLast was called
 	isStatusDue   bool       // whether to write a kindStatus after the queue
-	statusRequest uint64     // kindAskStatus that the due status answers, or 0
+	statusRequest uint64     // number of the kindAskStatus that the due status answers, or 0
 
 	wake     chan struct{} // buffered; holds a value if writeFrames has work
 	readDone chan struct{} // closed when readFrames returns
@@ -38,10 +38,10 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// send queues a frame. After sendLast, it drops the frame.
+// send queues a frame. It has no effect after sendLast.
 func (l *link) send(frame []byte) {
 	l.mu.Lock()
-	if !l.hasEnded {
+	if !l.hasLast {
 		l.queue = append(l.queue, frame)
 	}
 
@@ -53,7 +53,7 @@ func (l *link) send(frame []byte) {
 func (l *link) sendLast(frame []byte) {
 	l.mu.Lock()
 	l.queue = append(l.queue, frame)
-	l.hasEnded = true
+	l.hasLast = true
 	l.mu.Unlock()
 	l.wakeWriter()
 }
@@ -66,7 +66,7 @@ func (l *link) sendStatus() {
 	l.wakeWriter()
 }
 
-// answer is sendStatus in answer to a kindAskStatus. A later request replaces an unanswered one.
+// answer is sendStatus in response to a kindAskStatus. A later request replaces an unanswered one.
 func (l *link) answer(request uint64) {
 	l.mu.Lock()
 	l.isStatusDue = true
@@ -78,7 +78,7 @@ func (l *link) answer(request uint64) {
 func (l *link) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // already awake
+	default: // wake already holds a value
 	}
 }
 
@@ -110,13 +110,13 @@ func (l *link) takeQueue(
 ) (frames net.Buffers, hasLast bool) {
 	l.mu.Lock()
 	frames = l.queue
-	hasLast = l.hasEnded
-	needsStatus := l.isStatusDue && !l.hasEnded
+	hasLast = l.hasLast
+	needsStatus := l.isStatusDue && !l.hasLast
 	request := l.statusRequest
 	l.queue = nil
 	l.isStatusDue = false
 	l.statusRequest = 0
-	l.mu.Unlock() // encodeStatus must not run under l.mu: it locks groupState.mu
+	l.mu.Unlock() // before encodeStatus, which locks groupState.mu
 	if needsStatus {
 		frames = append(frames, encodeStatus(request))
 	}
@@ -127,15 +127,7 @@ func (l *link) takeQueue(
 // readFrames handles the other rank's messages until that rank leaves or the connection fails.
 func readFrames(p *Plane, l *link) {
 	defer close(l.readDone)
-	var err error
-	from := bufio.NewReader(l.conn)
-	for hasLeft := false; err == nil && !hasLeft; {
-		var m message
-		if m, err = readFrame(from); err == nil {
-			hasLeft, err = p.handle(l.rank, m)
-		}
-	}
-
+	err := handleFrames(p, l)
 	if errors.Is(err, ErrProtocol) {
 		_ = p.Fail(fmt.Errorf("reading a message of rank %d: %w", p.cfg.Group.Ranks[l.rank], err))
 	}
@@ -143,14 +135,30 @@ func readFrames(p *Plane, l *link) {
 	if sys.IsSilence(err) {
 		markSilent(p, l.rank)
 	} else {
-		p.markLost(l.rank)
+		p.markLost(l.rank) // unless it has left
 	}
 
 	_ = l.conn.Close() // only now, because markSilent inspects all connections
 }
 
-// markSilent marks a rank as lost because its machine does not answer. It first waits for the state
-// of other silent machines, so that errors list all their ranks.
+// handleFrames returns nil when the other rank leaves.
+func handleFrames(p *Plane, l *link) error {
+	from := bufio.NewReader(l.conn)
+	for {
+		m, err := readFrame(from)
+		if err != nil {
+			return err
+		}
+
+		hasLeft, err := p.handle(l.rank, m)
+		if err != nil || hasLeft {
+			return err
+		}
+	}
+}
+
+// markSilent marks a rank as lost because its machine does not answer. It first waits until no
+// machine is suspected of silence, so that errors list the ranks of all silent machines.
 func markSilent(p *Plane, rank int) {
 	p.mu.Lock()
 	isFirst := len(p.silentRanks) == 0
@@ -162,14 +170,13 @@ func markSilent(p *Plane, rank int) {
 
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
-	for hasSuspect(p.links) {
+	hasQuit := false
+	for !hasQuit && hasSuspect(p.links) {
 		select {
 		case <-ticker.C:
-			continue
 		case <-p.quit:
+			hasQuit = true
 		}
-
-		break
 	}
 
 	p.mu.Lock()

@@ -20,7 +20,7 @@ type rankRecord struct {
 	hasLeft      bool           // whether the sender has sent kindLeave
 	isLost       bool           // whether the connection failed before kindLeave
 	hasAckedFail bool           // whether the sender has sent kindFailAck
-	answered     uint64         // last kindAskStatus that the sender has answered, or 0
+	answered     uint64         // number of the last answered kindAskStatus, or 0
 
 	reports     [][]byte // about the group's failure, oldest first
 	reportBytes int      // total size
@@ -33,13 +33,13 @@ type rankRecord struct {
 type steps struct {
 	posted      uint64   // last step that the sender has posted
 	unreadPosts [][]byte // payloads, oldest first
-	completed   uint64   // last step in which the sender has received all posts, if announced
+	completed   uint64   // from kindComplete: last step in which the sender received all posts
 	isOrdered   bool     // whether waits are ordered with collectives (see driver.Values)
 }
 
 const (
 	maxPosts = 2 // current step and next step
-	// A rank may send a report of the maximum size and a hundred small ones.
+	// A rank may send one report of the maximum size and many small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
@@ -73,8 +73,7 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 	return nil
 }
 
-// addPost records a post. After kindFail, addPost ignores posts for steps that the sender has not
-// completed.
+// addPost records a post. After kindFail, it ignores the sender's post for an incomplete step.
 func (r *rankRecord) addPost(m message) error {
 	s, err := r.ensureSteps(m.track)
 	if err != nil {
@@ -99,15 +98,15 @@ func (r *rankRecord) addPost(m message) error {
 	return nil
 }
 
-// takePost removes and returns the oldest payload.
+// takePost removes and returns the oldest payload, which must exist.
 func (s *steps) takePost() []byte {
 	first := s.unreadPosts[0]
 	s.unreadPosts = s.unreadPosts[1:]
 	return first
 }
 
-// ensureSteps returns the steps on a track, which it adds if necessary. It returns an error if a
-// named value has an invalid name or if there are too many.
+// ensureSteps returns the steps on a track, which it adds if necessary. It returns an error for an
+// invalid name of a named value, or for too many names.
 func (r *rankRecord) ensureSteps(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
