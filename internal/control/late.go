@@ -11,12 +11,11 @@ import (
 // The error of a wait that times out blames the missing ranks. If the wait began shortly before its
 // deadline, the error blames this rank instead.
 
-// minWait is the shortest wait after which other ranks are blamed. Ranks that waited only for this
-// rank arrive sooner.
+// minWait is the shortest wait after which other ranks are blamed.
 const minWait = 10 * time.Millisecond
 
-// isTooShort reports whether other ranks had too little time to arrive: less than minWait and less
-// than half of the group's timeout.
+// isTooShort reports whether other ranks had too little time to arrive: less than minWait, or less
+// than half of the group's timeout if that is shorter.
 func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
 	enough := minWait
 	if group.Timeout != nil {
@@ -27,7 +26,7 @@ func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
 	return waited < enough
 }
 
-// newTimeoutError returns an error that blames no rank.
+// newTimeoutError returns an error without Missing and Activity.
 func newTimeoutError(
 	callText string, waited time.Duration, group driver.GroupConfig,
 ) *driver.TimeoutError {
@@ -35,7 +34,7 @@ func newTimeoutError(
 	return &driver.TimeoutError{InCall: callText, Waited: rounded, Members: group.Ranks}
 }
 
-// lateStartError returns an error that blames this rank, for a wait that was too short.
+// lateStartError returns an error that blames this rank.
 func lateStartError(
 	callText string, waited time.Duration, group driver.GroupConfig,
 ) *driver.TimeoutError {
@@ -52,17 +51,16 @@ func lateStartError(
 // startedLate describes this rank in a lateStartError.
 const startedLate = "began this call when its deadline had passed or was near"
 
-// FetchNoter is an optional interface of a Plane that mentions fetches in errors. In a fetch, a
-// rank asks another to share its memory.
+// FetchNoter is an optional interface of a Plane. In a fetch, a rank asks another to share its
+// memory.
 type FetchNoter interface {
-	// NoteFetch announces a fetch from a group rank, until end is called. Ranks that wait for this
-	// rank then blame both ranks in errors.
+	// NoteFetch announces that a fetch from a group rank has begun, and end announces its end. During
+	// the fetch, errors of ranks that wait for this rank blame both ranks.
 	NoteFetch(rank int) (end func())
 }
 
-// Fetch calls request, which asks a group rank to share its memory, and returns the error of
-// request. If the rank does not answer before the deadline of ctx, Fetch makes the plane fail with
-// an UnansweredError.
+// Fetch returns the error of request, which asks a group rank to share its memory. For
+// context.DeadlineExceeded, Fetch makes the plane fail and returns an UnansweredError instead.
 func Fetch(
 	ctx context.Context, p Plane, group *driver.GroupConfig, rank int, callText string,
 	request func() error,
@@ -75,7 +73,7 @@ func Fetch(
 
 	err := request()
 	if errors.Is(err, context.DeadlineExceeded) {
-		// The note stays, so that ranks that wait for this rank also blame the other one.
+		// Without endNote, ranks that wait for this rank also blame the other one.
 		return p.Fail(UnansweredError(ctx, *group, rank, callText, begin))
 	}
 
@@ -83,8 +81,8 @@ func Fetch(
 	return err
 }
 
-// UnansweredError returns the error of a fetch, started at begin, that a group rank did not answer
-// before the deadline of ctx. It blames that rank, unless the wait was too short.
+// UnansweredError returns an error about a fetch that a group rank did not answer before the
+// deadline of ctx. It blames that rank, or this rank if the fetch began too late.
 func UnansweredError(
 	ctx context.Context, group driver.GroupConfig, rank int, callText string, begin time.Time,
 ) *driver.TimeoutError {

@@ -8,24 +8,21 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages are numbered from 1 for each sender, receiver and tag. For example, the second Recv from
-// rank 0 with tag 5 receives the second Send of rank 0 to this rank with tag 5.
-//
-// The segment of a Send or Recv is the number of collectives that its rank called before. In a
-// strict group, a Send and its Recv must have the same segment.
+// Messages are numbered from 1 for each sender, receiver and tag: the second Recv from rank 0 with
+// tag 5 receives the second Send of rank 0 with tag 5. In a strict group, a Send and its Recv must
+// have the same Message.After.
 
-// Messages is an optional interface of a Plane on one machine. It numbers messages and diagnoses
-// missing ones.
+// Messages is an optional interface of a Plane on one machine.
 type Messages interface {
 	driver.MessageCounts
 	// Count numbers a new Send or Recv. Calls for the same peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns an error if a message that this rank has awaited since the given time
-	// may never arrive. It also warns of late ranks. peer is the sender or AnySource.
+	// DiagnoseMessage returns the error of a Recv that has waited since the given time, or nil if the
+	// message can still arrive. peer is the sender or AnySource. It also warns of late ranks (see
+	// driver.Late).
 	DiagnoseMessage(peer int, since time.Time, callText func() string) error
 	// HasCalledMore reports whether the peer has called more than the given number of collectives.
-	// For AnySource, it reports whether all other ranks have. This rank can then read the messages
-	// that the peer announced before.
+	// For AnySource, it reports whether all other ranks have.
 	HasCalledMore(peer int, collectives uint64) bool
 	// IsLost reports whether the peer's process exited without leaving the group.
 	IsLost(peer int) bool
@@ -39,7 +36,7 @@ type Message struct {
 	After uint64
 }
 
-// MessageSegment returns after, which is Message.After, or 0 if the group is not strict.
+// MessageSegment returns a Message.After, or 0 if the group is not strict.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -75,17 +72,17 @@ type MessageEnd struct {
 	Digest uint64          // hash of the call
 	After  uint64          // Message.After
 	Bytes  uint64          // size of the message
-	Type   driver.DataType // of elements; 0 unless known for both ends
+	Type   driver.DataType // 0 unless the types of both ends are known
 }
 
-// CompareEnds returns an error if the ends of a message do not match. call is the Recv, source is
-// the group rank of the sender, and number is Message.Number. CompareEnds ignores types and digests
-// unless compareCalls is true.
+// CompareEnds returns an error if the ends of a message do not match. It compares types and digests
+// only if compareCalls is true. call is the Recv, source is the sender's group rank, and number is
+// Message.Number.
 func CompareEnds(
 	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
 	compareCalls bool,
 ) error {
-	differ := func(fault driver.MessageFault, sentValue, receivedValue uint64) error {
+	newError := func(fault driver.MessageFault, sentValue, receivedValue uint64) error {
 		ends := driver.MessageEnds{
 			From: g.Ranks[source], To: g.Ranks[g.Rank], Tag: call.Tag, Number: number,
 			Sent: sentValue, Received: receivedValue,
@@ -96,11 +93,11 @@ func CompareEnds(
 	}
 	switch {
 	case g.Strict && sent.After != received.After:
-		return differ(driver.MessagesOutOfStep, sent.After, received.After)
+		return newError(driver.MessagesOutOfStep, sent.After, received.After)
 	case sent.Bytes != received.Bytes:
-		return differ(driver.MessagesDiffer, sent.Bytes, received.Bytes)
+		return newError(driver.MessagesDiffer, sent.Bytes, received.Bytes)
 	case compareCalls && sent.Type != received.Type:
-		return differ(driver.MessageTypesDiffer, uint64(sent.Type), uint64(received.Type))
+		return newError(driver.MessageTypesDiffer, uint64(sent.Type), uint64(received.Type))
 	case compareCalls && sent.Digest != received.Digest:
 		return g.Mismatch(number, call, source)
 	}
@@ -116,8 +113,8 @@ type AwaitedRecv struct {
 }
 
 // UnmatchedError returns an error about unmatched messages when a group ends, or nil if there are
-// none. arrived are messages that this rank has not received, awaited are its Recvs without a
-// message, and sent are its messages that peers have not received.
+// none: arrived are messages without a Recv of this rank, awaited are Recvs of this rank without a
+// message, and sent are messages of this rank without a Recv.
 func UnmatchedError(
 	g *driver.GroupConfig, arrived []message.Arrival, awaited []AwaitedRecv,
 	sent []driver.MessageEnds,

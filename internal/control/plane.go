@@ -1,6 +1,6 @@
-// Package control lets the ranks of a group agree, compare their calls and detect lost ranks. It
-// serves backends that transfer data with a library such as NCCL. Package shm implements planes on
-// one machine, and package tcp implements planes on several machines.
+// Package control compares the calls of a group's ranks and detects lost ranks. It serves backends
+// that transfer data with a library such as NCCL. Package shm implements Plane on one machine, and
+// package tcp on several machines.
 package control
 
 import (
@@ -11,7 +11,7 @@ import (
 	"symmem/driver"
 )
 
-// Plane connects this rank to the other ranks of a group, its peers. Methods are safe for
+// Plane connects this rank to its peers, the other ranks of a group. Methods are safe for
 // concurrent use unless noted.
 type Plane interface {
 	// Exchange is like driver.Communicator.Exchange.
@@ -26,7 +26,7 @@ type Plane interface {
 }
 
 // Collectives are the methods of a Plane for collectives on GPUs. A ticket is the number of a
-// collective, from 1. Each rank calls Submit, Compare (if calls are checked), launches the
+// collective, from 1. Each rank calls Submit and Compare (if calls are checked), launches the
 // collective, and calls Await.
 type Collectives interface {
 	// Submit announces this rank's next collective to the peers and returns its ticket. Calls must be
@@ -39,23 +39,22 @@ type Collectives interface {
 	// driver.MismatchError with the ticket as its Number. An error makes the plane fail. Calls must be
 	// serialized.
 	Compare(ticket uint64, call *driver.Call) error
-	// Await waits until w.Done returns true. It returns a TimeoutError if a rank does not submit
-	// w.Ticket within the group's timeout. After all ranks have submitted it, only ctx bounds the
-	// wait.
+	// Await waits until w.Done returns true. It returns an error in these cases:
 	//
-	// If a peer fails before it submits the ticket, Await returns at once. If the peer fails
-	// afterwards, Await first waits for the duration Grace.
+	//   - A rank does not submit w.Ticket within the group's timeout: a TimeoutError.
+	//   - A peer fails before it submits w.Ticket.
+	//   - A peer fails after it has submitted w.Ticket, and the work does not complete within Grace.
+	//   - ctx ends: the error wraps its cause, and the plane stays open.
 	//
-	// If ctx is done first, Await returns its cause and the plane stays open. Any other error makes
-	// the plane fail.
+	// Any other error makes the plane fail.
 	Await(ctx context.Context, w Wait) error
-	// Diagnose returns the error with which an Await that began at since would end now, or nil. It
-	// returns nil if a peer failed after submitting the ticket, and never makes the plane fail.
+	// Diagnose returns the error that Await would return now if it had begun at since, or nil. It
+	// ignores failures of peers that have submitted the ticket, and never makes the plane fail.
 	Diagnose(w Wait, since time.Time) error
-	// Withdraw revokes this rank's tickets that a peer may not have submitted, and reports whether
-	// there were any. A peer that submits a revoked ticket later gets an error instead of waiting
-	// forever. Only Close may be called afterwards. If a peer's process is stopped, Withdraw may take
-	// 3 s.
+	// Withdraw revokes this rank's tickets, except those that all peers are known to have submitted,
+	// and reports whether it revoked any. A peer that submits a revoked ticket later gets an error
+	// instead of waiting forever. Only Close may be called afterwards. Withdraw waits up to 3 s for a
+	// peer whose process is stopped.
 	Withdraw() bool
 }
 
@@ -63,8 +62,8 @@ type Collectives interface {
 // observes or causes. A failed plane supports only Decide, Departed and Exchange on
 // driver.LaneFault.
 type Faults interface {
-	// Fail makes the plane fail with err, unless it has already failed. The waits of peers then end
-	// with ErrFault. Fail always returns err, wrapped in a driver.Fault.
+	// Fail makes the plane fail with err if it is open. The waits of peers then end with ErrFault.
+	// Fail returns err, wrapped in a driver.Fault.
 	Fail(err error) error
 	// Abort makes the plane fail on all ranks. On this rank, Cause then returns cause, or
 	// driver.ErrAborted if cause is nil.
@@ -75,9 +74,8 @@ type Faults interface {
 	Cause() error
 	// PeerFailed reports whether a peer has failed or is lost. It also returns true after Close.
 	PeerFailed() bool
-	// PeerFault explains why PeerFailed returned true: by ErrClosed after Close, by a RankLostError
-	// about lost peers, or by a PeerError about failed ones. If peers have only left, it returns a
-	// DeadlockError.
+	// PeerFault returns ErrClosed after Close, a RankLostError about lost peers, a PeerError about
+	// failed ones, or a DeadlockError if peers have only left.
 	PeerFault(callText string) error
 }
 
@@ -93,15 +91,15 @@ type Wait struct {
 	Done func() bool
 	// CountsText returns the text for TimeoutError.Counts. It may be nil.
 	CountsText func() string
-	// FindFault, if not nil, looks for an error that is more precise than ErrFault.
+	// FindFault returns an error that replaces an ErrFault, or nil. FindFault may be nil.
 	FindFault func() error
 }
 
 // IsDone reports whether the work is known to have completed.
 func (w *Wait) IsDone() bool { return w.Done != nil && w.Done() }
 
-// AddDetails sets the Counts of a TimeoutError, and replaces an ErrFault if FindFault returns an
-// error.
+// AddDetails returns a TimeoutError with CountsText, the error of FindFault instead of an ErrFault,
+// or err itself.
 func (w *Wait) AddDetails(err error) error {
 	timeout, isTimeout := errors.AsType[*driver.TimeoutError](err)
 	if isTimeout && w.CountsText != nil {
@@ -124,8 +122,7 @@ func (w *Wait) AddDetails(err error) error {
 // Announcements is an optional interface of a Plane on one machine. Ranks publish digests (hashes)
 // of their latest collectives, so that others can compare calls without waiting.
 type Announcements interface {
-	// AllSubmitted reports whether all ranks have submitted a ticket and none has withdrawn it. The
-	// result is never cached.
+	// AllSubmitted reports whether all ranks have submitted a ticket and none has withdrawn it.
 	AllSubmitted(ticket uint64) bool
 	// Announce publishes the digest of this rank's call.
 	Announce(ticket, digest uint64)
@@ -133,29 +130,29 @@ type Announcements interface {
 	DifferingRanks(ticket, digest uint64) []int
 }
 
-// Notifier is an optional interface of a Plane on which notices of faults take time to arrive.
+// Notifier is an optional interface of a Plane on which faults become known to peers with a delay.
 type Notifier interface {
-	// WaitForAcknowledgements waits, for a limited time, until the other ranks know of this rank's
+	// WaitForAcknowledgements waits for a limited time until the other ranks know of this rank's
 	// fault.
 	WaitForAcknowledgements()
-	// CanSucceed reports whether a collective that has ended on this rank can have completed: no
-	// other rank has reported a fault, and every lost rank had submitted the ticket.
+	// CanSucceed reports whether no other rank has reported a fault and every lost rank had submitted
+	// the ticket. Otherwise, a collective that has ended on this rank may be incomplete.
 	CanSucceed(ticket uint64) bool
 }
 
-// Grace bounds how long work of all ranks may continue after a rank has failed.
+// Grace bounds how long work that all ranks have submitted may continue after a rank has failed.
 const Grace = 100 * time.Millisecond
 
 // GraceTimer measures the time since a peer's failure. It is not safe for concurrent use.
 type GraceTimer struct{ since time.Time }
 
-// Elapsed returns the time since the first call with failed set, or a negative duration if failed
-// is false.
+// Elapsed returns the time since the first call with failed set, or -1 if failed is false.
 func (t *GraceTimer) Elapsed(failed bool) time.Duration {
-	switch {
-	case !failed:
+	if !failed {
 		return -1
-	case t.since.IsZero():
+	}
+
+	if t.since.IsZero() {
 		t.since = time.Now()
 	}
 
@@ -165,14 +162,14 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 // Expired reports whether Elapsed has reached Grace.
 func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
-// Reason classifies a rank's failure for the other ranks. Processes exchange its values.
+// Reason classifies a rank's failure for the other ranks. Processes exchange the numbers.
 type Reason uint32
 
 // The reasons of a failure.
 const (
 	NotFailed       Reason = iota // the rank has not failed
 	FailedItself                  // the rank has observed or caused a fault
-	Aborted                       // its program has aborted the group
+	Aborted                       // the rank's program has aborted the group
 	FailedAfterPeer               // the rank failed only because another had failed
 )
 
