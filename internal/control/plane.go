@@ -39,14 +39,15 @@ type Collectives interface {
 	// driver.MismatchError with the ticket as its Number. An error makes the plane fail. Calls must be
 	// serialized.
 	Compare(ticket uint64, call *driver.Call) error
-	// Await waits until w.Done returns true. It returns an error in these cases:
+	// Await waits until w.Done returns true. It returns a TimeoutError if a rank does not submit
+	// w.Ticket within the group's timeout. After all ranks have submitted it, only ctx bounds the
+	// wait.
 	//
-	//   - A rank does not submit w.Ticket within the group's timeout: a TimeoutError.
-	//   - A peer fails before it submits w.Ticket.
-	//   - A peer fails after it has submitted w.Ticket, and the work does not complete within Grace.
-	//   - ctx ends: the error wraps its cause, and the plane stays open.
+	// If a peer fails before it submits the ticket, Await returns at once. If a peer fails
+	// afterwards, Await returns after Grace.
 	//
-	// Any other error makes the plane fail.
+	// If ctx ends first, Await returns its cause and the plane stays open. Any other error makes the
+	// plane fail.
 	Await(ctx context.Context, w Wait) error
 	// Diagnose returns the error that Await would return now if it had begun at since, or nil. It
 	// ignores failures of peers that have submitted the ticket, and never makes the plane fail.

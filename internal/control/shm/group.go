@@ -104,7 +104,7 @@ func (g *Group) Fetch(
 	end := g.NoteFetch(rank)
 	f, err := p.Fetch(ctx, key)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded) && !p.isLost.Load():
+	case errors.Is(err, context.DeadlineExceeded) && !p.isExited.Load():
 		return nil, control.UnansweredError(ctx, g.cfg, rank, callText, begin)
 	case err != nil && p.hasExited():
 		err = &driver.RankLostError{Ranks: []int{p.rank}, InCall: callText}

@@ -76,7 +76,7 @@ func (r *ranks) selectExited(candidates []int) []int {
 	var exited []int
 	for _, rank := range candidates {
 		p := r.peers[rank]
-		if p != nil && p.isLost.Load() {
+		if p != nil && p.isExited.Load() {
 			exited = append(exited, rank)
 		}
 	}
@@ -118,8 +118,8 @@ func (r *ranks) wakeAll() {
 type peer struct {
 	*handoff.Peer               // connection to the process
 	rank          int           // world rank
-	isLost        atomic.Bool   // whether the process has exited
-	exited        chan struct{} // closed after isLost is set
+	isExited      atomic.Bool   // whether the process has exited
+	exited        chan struct{} // closed after isExited is set
 
 	watcher sync.WaitGroup
 }
@@ -140,7 +140,7 @@ func (p *peer) watch(exitCount *atomic.Uint32) {
 		return // close was called
 	}
 
-	p.isLost.Store(true)
+	p.isExited.Store(true)
 	exitCount.Add(1)
 	close(p.exited)
 }
@@ -148,7 +148,7 @@ func (p *peer) watch(exitCount *atomic.Uint32) {
 // callOnExit calls f when the process exits before ctx is done. If the process has already exited,
 // callOnExit calls f before it returns.
 func (p *peer) callOnExit(ctx context.Context, f func()) {
-	if p.isLost.Load() {
+	if p.isExited.Load() {
 		f()
 		return
 	}

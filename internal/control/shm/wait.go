@@ -328,7 +328,7 @@ func (ws *waiter) failedSince(w *slowWait) bool {
 // readStates uses the order that control.RankState requires.
 func (ws *waiter) readStates(w *slowWait) {
 	for r, p := range ws.ranks.peers {
-		w.states[r].Lost = p != nil && p.isLost.Load()
+		w.states[r].Lost = p != nil && p.isExited.Load()
 	}
 
 	for r, b := range ws.ranks.blocks {
