@@ -114,7 +114,7 @@ func (a *aligner) takeInventory(ctx context.Context, c *sharedCall) rankInventor
 	}
 
 	for _, other := range a.rt.registry.allGroups() {
-		if other.life.fault.Load() == faultKnown {
+		if other.life.faultState.Load() == faultKnown {
 			own.Faults = append(own.Faults, other.key)
 		}
 	}

@@ -160,7 +160,7 @@ func (g *Group) runSlowly(
 	}
 
 	recordUse := s.mustRecordUse(c)
-	if recordUse && g.life.fault.Load() != faultRepaired {
+	if recordUse && g.life.faultState.Load() != faultRepaired {
 		if err := errors.Join(s.useBoth(c.send, c.recv), s.useBoth(others[0], others[1]),
 			s.useBoth(others[2], others[3])); err != nil {
 			return err

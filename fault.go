@@ -12,8 +12,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// lifetime records the end of a group, by Close or by a fault: an error that makes the group fail.
-// After a crash of rank 1, rank 0 may detect that rank 1 is lost, and rank 2 only that rank 0 has
+// lifetime records the end of a group, by Close or by a fault (an error that makes the group fail).
+// After a crash of rank 1, rank 0 may detect the crash, while rank 2 detects only that rank 0 has
 // failed. In an inquiry, the ranks then agree on one cause, which all calls of the group return.
 type lifetime struct {
 	roster
@@ -22,19 +22,18 @@ type lifetime struct {
 	inquiry *inquiry
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
-	failing chan struct{} // closed when this rank detects a fault, before the inquiry
+	failing chan struct{} // closed when comm fails, before the inquiry
 
 	ctx        context.Context // canceled with ErrClosed or the agreed cause
 	cancel     context.CancelCauseFunc
-	fault      atomic.Int32   // faultUnknown, faultKnown or faultRepaired
+	faultState atomic.Int32   // faultUnknown, faultKnown or faultRepaired
 	background sync.WaitGroup // the group's goroutines
 }
 
-// Values of lifetime.fault.
 const (
-	faultUnknown int32 = iota // the program does not know of a fault
-	// faultKnown means that the group's pools are suspect, because some ranks may have allocated
-	// buffers that others have not.
+	faultUnknown int32 = iota // no call has returned a fault to the program
+	// faultKnown means that the group's pools are suspect: ranks that know of the fault may have
+	// allocated different buffers than the others.
 	faultKnown
 	faultRepaired // the ranks have repaired the pools
 )
@@ -89,14 +88,14 @@ func (l *lifetime) endAfterFailure() {
 	l.events.recordCause(cause)
 }
 
-// err returns why the group has ended, or nil. The caller returns the result to the program.
+// err returns why the group has ended, or nil. It marks a fault as known.
 func (l *lifetime) err() error {
 	err := context.Cause(l.ctx)
 	l.markKnown(err)
 	return err
 }
 
-// cause is err after the running inquiry, if any. It stops waiting when ctx ends.
+// cause waits for a running inquiry, or until ctx ends, and returns err.
 func (l *lifetime) cause(ctx context.Context) error {
 	isEnding := l.comm.Cause() != nil
 	if l.hasEnded() || !isEnding {
@@ -118,8 +117,8 @@ func (l *lifetime) cause(ctx context.Context) error {
 		context.Cause(ctx))
 }
 
-// awaitFault replaces a fault of this group by the cause on which the ranks agree. It returns other
-// errors unchanged.
+// awaitFault waits for the cause of a fault of this group, and returns the cause. It returns an
+// ErrInterrupted, and errors other than faults, unchanged.
 func (l *lifetime) awaitFault(err error) error {
 	if err == nil || !l.isOwnFault(err) {
 		return err
@@ -141,7 +140,7 @@ func (l *lifetime) isOwnFault(err error) bool {
 		return false
 	}
 
-	// Some PeerErrors, which match ErrFault, do not identify their group.
+	// ErrFault matches a PeerError, which may have no Owner.
 	return lifetimeOf(err) == l || errors.Is(err, driver.ErrFault)
 }
 
@@ -149,7 +148,7 @@ func (l *lifetime) isOwnFault(err error) bool {
 // fault. For a PriorError, it is the group of the skipped call.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
-		return nil // errors.As would allocate
+		return nil // avoids the allocation of errors.As
 	}
 
 	var fault *driver.Fault
@@ -161,13 +160,13 @@ func lifetimeOf(err error) *lifetime {
 	return l
 }
 
-// isFault is false for nil and for an ErrClosed.
-func isFault(err error) bool { return err != nil && !errors.Is(err, ErrClosed) }
+// isFault reports whether the cause of a group's end is a fault: neither nil nor an ErrClosed.
+func isFault(cause error) bool { return cause != nil && !errors.Is(cause, ErrClosed) }
 
-// markKnown makes the group's pools suspect if err is the first fault. Calls must pass a fault to
-// markKnown before they return it to the program.
-func (l *lifetime) markKnown(err error) {
-	if !isFault(err) || l.fault.Load() != faultUnknown {
+// markKnown makes the group's pools suspect if cause is the first fault. It must be called before a
+// fault is returned to the program.
+func (l *lifetime) markKnown(cause error) {
+	if !isFault(cause) || l.faultState.Load() != faultUnknown {
 		return
 	}
 
@@ -177,21 +176,21 @@ func (l *lifetime) markKnown(err error) {
 		}
 	}
 
-	l.fault.CompareAndSwap(faultUnknown, faultKnown) // markRepaired may have set faultRepaired
+	l.faultState.CompareAndSwap(faultUnknown, faultKnown) // keeps a concurrent faultRepaired
 }
 
-// abort makes the group fail with ErrAborted, unless it has failed before.
+// abort makes the group fail with ErrAborted, unless it has already failed.
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
 // markRepaired records that the ranks have repaired the group's pools.
 func (l *lifetime) markRepaired() {
 	l.abort() // this rank may not have detected the fault yet
 	l.markKnown(ErrAborted)
-	l.fault.Store(faultRepaired)
+	l.faultState.Store(faultRepaired)
 }
 
-// failStream makes s fail if the group has failed. A call that has not been queued on s calls it,
-// because later work on s may need the result of the call.
+// failStream makes s fail if the group has failed. It must follow a failed attempt to queue a call
+// on s, because later work on s may need the result of the call.
 func (l *lifetime) failStream(s *Stream) {
 	if cause := l.comm.Cause(); isFault(cause) {
 		s.queue.Fail(cause)
@@ -202,7 +201,7 @@ func (l *lifetime) failStream(s *Stream) {
 // close ends the group, and reports whether a fault had ended it before.
 func (l *lifetime) close() (hadFailed bool) {
 	if cause := l.comm.Cause(); isFault(cause) {
-		<-l.ctx.Done() // other ranks may need this rank in the inquiry
+		<-l.ctx.Done() // the end of the inquiry, in which other ranks may need this rank
 		l.markKnown(cause)
 	}
 

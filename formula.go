@@ -8,8 +8,8 @@ import (
 
 // Formula selects the order in which reductions combine the values of the ranks. The order affects
 // rounding: in float32, (1e8 + -1e8) + 1 is 1, but 1e8 + (-1e8 + 1) is 0. With FormulaAny, the
-// order depends on the size, memory and path of the call. With every other formula, the result
-// does not. See docs/reference/deterministic.md.
+// order depends on the size, memory and path (algorithm) of the call. FormulaRankOrder and the
+// trees fix the order. See docs/reference/deterministic.md.
 type Formula int
 
 // The formulas. x0 to x3 are the values of ranks 0 to 3. A reduction that does not support the
@@ -19,11 +19,11 @@ const (
 	FormulaDefault Formula = iota
 	// FormulaAny permits any order.
 	FormulaAny
-	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. Sums of 16-bit floats
-	// are accumulated in float32 and rounded once.
+	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. As with FormulaTree, sums
+	// of 16-bit floats are accumulated in float32 and rounded once.
 	FormulaRankOrder
 	// FormulaTree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). The number of
-	// ranks must be a power of two. Sums of 16-bit floats are rounded once.
+	// ranks must be a power of two.
 	FormulaTree
 	// FormulaRoundedTree is FormulaTree, but rounds every intermediate sum of 16-bit floats.
 	FormulaRoundedTree
@@ -34,12 +34,12 @@ const envDeterministic = "SYMMEM_DETERMINISTIC"
 // String returns default, any, ranks, tree or rounded-tree.
 func (f Formula) String() string {
 	switch {
-	case f == FormulaDefault:
-		return "default"
 	case f < FormulaDefault || f > FormulaRoundedTree:
 		return "Formula(?)"
+	case f == FormulaDefault:
+		return "default"
 	default:
-		return f.driver().String()
+		return f.toDriver().String()
 	}
 }
 
@@ -57,23 +57,23 @@ func ParseFormula(name string) (Formula, error) {
 
 	f, err := driver.ParseFormula(name)
 	if err != nil {
-		return 0, invalid("%v, default, 0, 1", err) // err ends with a list of valid names
+		return 0, invalid("%v, default, 0, 1", err) // extends the list of names at the end of err
 	}
 
-	return FormulaAny + Formula(f), nil // driver.Formula has no default, so it starts with any
+	return FormulaAny + Formula(f), nil // the reverse of toDriver
 }
 
-// driver converts f, which must not be FormulaDefault.
-func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
+// toDriver converts f, which must not be FormulaDefault: package driver has no default.
+func (f Formula) toDriver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns an error if the formula does not permit the number of ranks, or if comm, a
-// communicator with this formula, cannot compute a float32 sum. All ranks get the same result.
+// checkFormula returns an error if the formula does not permit the number of ranks, or if comm
+// cannot compute a float32 sum with it. All ranks get the same result.
 func checkFormula(f Formula, comm driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
 	}
 
-	if err := f.driver().Fits(ranks); err != nil {
+	if err := f.toDriver().Fits(ranks); err != nil {
 		return fmt.Errorf("%w (Options.Deterministic, %s): %w", err, envDeterministic, ErrUnsupported)
 	}
 
@@ -90,8 +90,8 @@ func checkFormula(f Formula, comm driver.Communicator, ranks int) error {
 		"plain path: %w; direct path: %w", envDeterministic, plainErr, directErr)
 }
 
-// rejectDeterministic returns an error if the options select an order, which NCCL cannot ensure in
-// the operation.
+// rejectDeterministic returns an error for an operation of NCCL if the options select an order of
+// reductions.
 func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

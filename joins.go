@@ -125,7 +125,7 @@ func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, er
 	life := newLifetime()
 	config := driver.GroupConfig{
 		ID: r.fullID, Ranks: r.ranks, Rank: r.rank, Timeout: r.limit, Check: rt.Check() == CheckEvery,
-		Strict: !rt.opts.UnorderedMessages, Formula: rt.opts.Deterministic.driver(),
+		Strict: !rt.opts.UnorderedMessages, Formula: rt.opts.Deterministic.toDriver(),
 		Owner: life, // the Owner of faults of the communicator, see lifetimeOf
 	}
 	comm, err := rt.device.Connect(ctx, config)

@@ -139,7 +139,7 @@ func findOrValidate(planner *planner, calls []*collective) ([]*collective, error
 // failed and the fault has been repaired.
 func recordListUses(g *Group, s *Stream, calls []*collective) error {
 	for _, c := range calls {
-		if s.mustRecordUse(c) && g.life.fault.Load() != faultRepaired {
+		if s.mustRecordUse(c) && g.life.faultState.Load() != faultRepaired {
 			if err := s.useBoth(c.send, c.recv); err != nil {
 				return err
 			}

@@ -8,15 +8,15 @@ import (
 )
 
 // Memory is a byte range of a Buffer, of a Go slice or of another library's memory.
-type Memory struct { // the compiler keeps at most four words in registers
+type Memory struct { // four words still fit into registers
 	pool   *Pool          // nil for memory that symmem does not own
 	handle alloc.Handle   // identifies the block; zero if pool is nil
 	start  unsafe.Pointer // first byte
 	extent extent
 }
 
-// extent packs three fields: hostFlag, a length in bytes, and in the low bits the number of the
-// stream on which the Buffer was allocated.
+// extent packs, from the highest bit to the lowest, hostFlag, a length in bytes, and the number of
+// the stream on which the Buffer was allocated.
 type extent uint64
 
 const (
@@ -27,9 +27,9 @@ const (
 	maxExtentBytes = 1<<lengthBits - 1
 	streamMask     = 1<<streamNumberBits - 1
 
-	maxStreams = streamMask // stream numbers are less than maxStreams
-	// untracked is the number in extents of memory whose uses the pool does not record.
-	untracked alloc.Stream = maxStreams
+	// untracked replaces the stream number if the pool does not record uses of the memory.
+	untracked  alloc.Stream = streamMask
+	maxStreams              = streamMask // from 0 to untracked-1
 )
 
 // newExtent returns an extent without hostFlag. bytes must be in [0, maxExtentBytes].
@@ -46,34 +46,34 @@ func (e extent) stream() alloc.Stream {
 	return alloc.Stream(e & streamMask)
 }
 
-// needsRecordedUse reports whether the pool must record that work on the stream user uses the
-// memory.
-func (e extent) needsRecordedUse(user alloc.Stream) bool {
+// needsRecordedUse reports whether the pool must record uses of the memory by a stream.
+func (e extent) needsRecordedUse(stream alloc.Stream) bool {
 	owner := e.stream()
-	return owner != user && owner != untracked
+	return owner != stream && owner != untracked
 }
 
 // Host returns the memory of a Go slice. The slice stays reachable while queued work uses it.
-// Collectives accept it only if the device is the CPU.
+// Collectives accept such memory only if the device is the CPU.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
-	const noStream = 0 // ignored for memory without a pool
+	const anyStream = 0 // ignored for memory without a pool
 	return Memory{
-		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, noStream) | hostFlag,
+		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, anyStream) | hostFlag,
 	}
 }
 
 // Slice returns the range [offset, offset+bytes) of the memory, or ErrOutOfRange.
 func (m Memory) Slice(offset, bytes int64) (Memory, error) {
-	isStartValid := offset >= 0 && offset <= m.Bytes()
-	isLengthValid := bytes >= 0 && bytes <= m.Bytes()-offset // offset+bytes could overflow
+	bytesToEnd := m.Bytes() - offset
+	isStartValid := offset >= 0 && bytesToEnd >= 0
+	isLengthValid := bytes >= 0 && bytes <= bytesToEnd
 	if !isStartValid || !isLengthValid {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
 			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
 
-	if bytes > 0 { // unsafe.Add must not leave a Go slice
+	if bytes > 0 { // an empty range could begin after the end of a Go slice
 		m.start = unsafe.Add(m.start, offset)
 	}
 

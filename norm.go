@@ -8,32 +8,33 @@ import (
 	"symmem/driver"
 )
 
-// NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm. Both add up the
-// Inputs of all ranks and normalize each row of the sum. With AllReduceRMSNorm, every rank gets all
-// rows. With ReduceScatterRMSNorm, each rank gets an equal part of the rows. All fields except the
-// tensors must be equal on all ranks. Tensors must be contiguous and 16-byte aligned.
+// NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm. Both add the Inputs
+// of all ranks to Residual, and normalize each row of the sum. With AllReduceRMSNorm, every rank
+// gets all rows. With ReduceScatterRMSNorm, each rank gets an equal part of the rows. All fields
+// except the tensors must be equal on all ranks. Tensors must be contiguous and 16-byte aligned.
 //
-// Other ranks access Input and, in an AllReduceRMSNorm, Output. If these lie in symmetric memory,
-// their positions must be the same on all ranks. On GPUs, they must lie in symmetric memory if they
-// exceed about 7 MiB.
+// Other ranks access Input and, in an AllReduceRMSNorm, Output. If these are registered with the
+// group, their positions must be the same on all ranks. On GPUs, tensors of more than about 7 MiB
+// must be registered.
 type NormArgs struct {
 	// Type is the type of Input, Output, Residual and Weight: BFloat16 (the default) or Float16.
 	Type DataType
 	// Input has the shape [Rows, Hidden] in an AllReduceRMSNorm and [ranks*Rows, Hidden] in a
-	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]. It may be the part of Input that this
-	// rank normalizes, but must not overlap Input in any other way. With Quant, Output is optional:
-	// without it, the call may overwrite this rank's part of Input.
-	Input, Output Memory
-	// Residual has the shape [Rows, Hidden]. The call adds the sum of the Inputs to it. In an
-	// AllReduceRMSNorm, it must have the same contents on all ranks. Weight has the shape [Hidden].
-	// Neither may overlap another tensor.
+	// ReduceScatterRMSNorm.
+	Input Memory
+	// Output has the shape [Rows, Hidden]. It may be this rank's rows of Input, but must not overlap
+	// Input in any other way. With Quant, Output is optional: without it, the call may overwrite this
+	// rank's rows of Input.
+	Output Memory
+	// Residual has the shape [Rows, Hidden]. In an AllReduceRMSNorm, it must have the same contents on
+	// all ranks. Weight has the shape [Hidden]. Neither may overlap another tensor.
 	Residual, Weight Memory
-	// Rows is the number of rows that this rank normalizes, which can be 0. Hidden is the number of
-	// elements of a row, a multiple of 8 and at most 16384.
+	// Rows is the number of rows of Output. It can be 0. Hidden is the number of elements of a row, a
+	// multiple of 8 and at most 16384.
 	Rows, Hidden int64
 	// Epsilon, from 0 to 1, is added to the mean of the squares.
 	Epsilon float32
-	// WeightBias, from -1 to 1, is added to each weight. Gemma's norm uses 1.
+	// WeightBias, from -1 to 1, is added to each weight. Gemma models use 1.
 	WeightBias float32
 	// Quant selects the scales. With QuantNone, the call does not write Quantized.
 	Quant Quant
@@ -43,7 +44,7 @@ type NormArgs struct {
 	// Scales contains float32 values and is aligned to 4 bytes. For QuantStatic, every rank provides
 	// one value. For QuantPerRow and QuantPerGroup, the call writes the scale of group g of row r to
 	// index r*ScaleStrides[0] + g*ScaleStrides[1]. QuantPerRow has one group per row. If both strides
-	// are 0, the scales are stored row by row without gaps.
+	// are 0, the scales are contiguous, row by row.
 	Scales       Memory
 	ScaleStrides [2]int64
 }
@@ -52,7 +53,7 @@ type NormArgs struct {
 type Quant = driver.Quant
 
 // The kinds of quantization. A computed scale is max(m, 1e-10)/448, where m is the largest
-// magnitude of the elements with this scale, and 448 the largest float8.
+// magnitude of the scaled elements, and 448 the largest float8.
 const (
 	QuantNone     = driver.QuantNone
 	QuantStatic   = driver.QuantStatic   // one given scale
@@ -61,16 +62,16 @@ const (
 )
 
 // output returns Output or, if an optional Output is missing, the rows of Input that the call may
-// overwrite. It does not report invalid arguments.
+// overwrite.
 func (a *NormArgs) output(o Operation, rank int) (Memory, error) {
 	isRequired := a.Quant == QuantNone
 	if isRequired || a.hasOutput() {
 		return a.Output, nil
 	}
 
-	areArgsValid := a.Type.Valid() && a.Rows >= 0 && a.Hidden >= 0
 	isScattered := o == driver.ReduceScatterRMSNorm
-	if !areArgsValid || !isScattered {
+	isInvalid := !a.Type.Valid() || a.Rows < 0 || a.Hidden < 0 // reported later
+	if !isScattered || isInvalid {
 		return a.Input, nil
 	}
 
@@ -100,7 +101,7 @@ func (a *NormArgs) otherBuffers() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }
 
-// ScaleBytes returns the size in bytes of the memory from the first scale to the last.
+// ScaleBytes returns the bytes from the start of the first scale to the end of the last.
 func (a *NormArgs) ScaleBytes() int64 {
 	const scalesIndex = 3 // of Scales in driver.Norm.Spans
 	return a.driverNorm().Spans()[scalesIndex].Bytes
@@ -123,18 +124,18 @@ func runNorm(
 		operation: o, dataType: a.Type, reduceOp: Sum, send: a.Input, recv: recv,
 		count: a.Rows * a.Hidden, choice: choice, site: site, wait: wait,
 	}
-	slot := c.planSlot(a.Weight.Address()) // calls of different layers differ in Weight
-	previous := g.calls.plans[slot].Load() // a prepared call, or nil
-	c.norm = reuseNorm(previous, &a)
+	slot := c.planSlot(a.Weight.Address()) // each layer of a model has its own Weight
+	earlier := g.calls.plans[slot].Load()  // may be nil or a different call
+	c.norm = reuseNorm(earlier, &a)
 	return g.run(ctx, s, c)
 }
 
-// reuseNorm returns the arguments of the previous call if they equal args, so that repeated calls
-// do not allocate. Otherwise, it copies args.
-func reuseNorm(previous *collective, args *NormArgs) *NormArgs {
-	isReusable := previous != nil && previous.norm != nil && *previous.norm == *args
-	if isReusable {
-		return previous.norm
+// reuseNorm returns the arguments of the earlier call if they equal args, so that repeated calls do
+// not allocate. Otherwise, it copies args.
+func reuseNorm(earlier *collective, args *NormArgs) *NormArgs {
+	isRepeated := earlier != nil && earlier.norm != nil && *earlier.norm == *args
+	if isRepeated {
+		return earlier.norm
 	}
 
 	norm := *args

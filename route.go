@@ -13,8 +13,8 @@ import (
 
 // Routing contains the arguments of Dispatch and Combine that must be the same on all ranks.
 type Routing struct {
-	// Experts is the total number of experts, at most 512. Each rank owns a contiguous range:
-	// Experts/ranks experts, and one more on the first Experts%ranks ranks.
+	// Experts is the total number of experts, at most 512. Each rank owns a contiguous range. The
+	// first Experts%ranks ranks own one expert more than the others.
 	Experts int
 	// TopK is the number of expert ids per token, at most 16.
 	TopK int
@@ -22,8 +22,8 @@ type Routing struct {
 	MaxTokens int64
 	// Hidden is the number of elements in a row. The size of a row must be a multiple of 16 bytes.
 	Hidden int64
-	// Type is the element type of the rows that Dispatch sends, such as BFloat16. For float8, pass
-	// Uint8. Combine always sends BFloat16.
+	// Type is the element type of the rows that Dispatch sends, such as BFloat16, or Uint8 for float8.
+	// Combine always sends BFloat16.
 	Type DataType
 	// Scales is the number of float32 scales that Dispatch copies with each row. It may be 0.
 	Scales int64
@@ -38,8 +38,8 @@ func (r Routing) Layout(ranks int) DispatchLayout {
 	return route.Layout(ranks, r.Hidden*int64(r.Type.Size()))
 }
 
-// FirstExpert returns the first expert of a rank in a group of the given size. The last expert of
-// the rank is FirstExpert(ranks, rank+1) - 1.
+// FirstExpert returns the first expert of a rank in a group of the given size, and Experts if rank
+// equals ranks. The last expert of a rank is FirstExpert(ranks, rank+1) - 1.
 func (r Routing) FirstExpert(ranks, rank int) int {
 	route := driver.Route{Experts: r.Experts}
 	return route.FirstExpert(ranks, rank)
@@ -55,7 +55,7 @@ type RouteArgs struct {
 	// -1 means no expert.
 	IDs Memory
 	// Weights and RowScales are float32 tensors of the shapes [Tokens, TopK] and [Tokens, Scales].
-	// Combine ignores both.
+	// Dispatch sends them with the rows. Combine ignores them.
 	Weights, RowScales Memory
 	// Send has the shape [Tokens, Hidden] for Dispatch, and [ranks, MaxTokens, Hidden] for Combine.
 	Send Memory
@@ -63,7 +63,7 @@ type RouteArgs struct {
 	Recv Memory
 }
 
-// otherBuffers returns the buffers except Send and Recv. The fourth is always zero.
+// otherBuffers returns the buffers except Send and Recv. Only norms have a fourth.
 func (a *RouteArgs) otherBuffers() [4]Memory { return [4]Memory{a.IDs, a.Weights, a.RowScales} }
 
 func (a *RouteArgs) driverRoute() *driver.Route {
@@ -88,13 +88,13 @@ func runRoute(
 	}
 
 	slot := c.planSlot(args.IDs.Address())
-	earlier := g.calls.plans[slot].Load() // nil, or perhaps the same call
+	earlier := g.calls.plans[slot].Load() // may be nil or a different call
 	c.routed = reuseRoute(earlier, &args)
 	return g.run(ctx, s, c)
 }
 
-// reuseRoute returns a copy of args: that of the earlier call, if it is equal, so that repeated
-// calls do not allocate.
+// reuseRoute returns the arguments of the earlier call if they equal args, so that repeated calls
+// do not allocate. Otherwise, it copies args.
 func reuseRoute(earlier *collective, args *RouteArgs) *RouteArgs {
 	isRepeated := earlier != nil && earlier.routed != nil && *earlier.routed == *args
 	if isRepeated {
