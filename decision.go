@@ -11,11 +11,11 @@ import (
 )
 
 // decision is the cause of a group's failure, encoded for other ranks. After a failure, the ranks
-// report to each other what they know, for example that a process has ended. Then each rank
-// proposes a cause, and all ranks accept the first proposal.
+// exchange reports, for example that a process has ended. Each rank then proposes a cause, and all
+// ranks accept the proposal that was made first.
 type decision struct {
 	Text   string `json:"text"`   // text of the cause
-	Report report `json:"report"` // fields of the cause; their text may be shorter than Text
+	Report report `json:"report"` // fields of the cause; omits the text of wrapping errors
 }
 
 // decide proposes a cause to the group, and returns the cause that the group has accepted.
@@ -31,7 +31,7 @@ func (inq *inquiry) decide(cause error) error {
 
 const maxShortenedText = 64 << 10 // bytes
 
-// encodeCause encodes only a shortened text if the report does not fit into a message.
+// encodeCause encodes a cause or, if the report does not fit into a message, its shortened text.
 func encodeCause(cause error) []byte {
 	text := cause.Error()
 	encoded, err := json.Marshal(decision{Text: text, Report: reportOf(cause)})
@@ -42,12 +42,12 @@ func encodeCause(cause error) []byte {
 
 	text = text[:min(len(text), maxShortenedText)]
 	textOnly := decision{Text: text, Report: report{Kind: kindOther, Text: text}}
-	encoded, _ = json.Marshal(textOnly) // strings cannot fail to encode
+	encoded, _ = json.Marshal(textOnly) // cannot fail
 	return encoded
 }
 
-// decodeCause decodes the group's decision. If the decision is invalid or describes the same call
-// as ownCause, it returns ownCause, which contains this rank's side of the call.
+// decodeCause decodes the group's decision. If the decision is invalid or reports the same mismatch
+// as ownCause, it returns ownCause, which contains this rank's call.
 func decodeCause(ownCause error, encoded []byte) error {
 	var d decision
 	decodeErr := json.Unmarshal(encoded, &d)
@@ -79,8 +79,8 @@ func isMismatchOfSameCall(ownCause error, decided *driver.MismatchError) bool {
 
 const reportCheckInterval = 20 * time.Millisecond
 
-// awaitDecision gives ranks without a report time for a decision, because one of them may know the
-// cause.
+// awaitDecision waits for a decision by the missing ranks, because one of them may know the cause.
+// It updates which of them are lost or have left.
 func (inq *inquiry) awaitDecision(all *reports, begin time.Time) {
 	for {
 		lost, left := inq.comm.Departed() // ranks that have crashed, and ranks that have left the group
@@ -88,9 +88,9 @@ func (inq *inquiry) awaitDecision(all *reports, begin time.Time) {
 		all.leftRanks = ranksInBoth(all.missingRanks, left)
 		all.waited = time.Since(begin).Round(time.Millisecond)
 		hasLost := len(all.lostRanks) > 0
-		haveAllReportedOrLeft := len(all.leftRanks) == len(all.missingRanks)
-		isLate := all.waited >= inq.limit.Get()*3/4 // the last quarter is for decide
-		if all.hasCause() || hasLost || haveAllReportedOrLeft || isLate {
+		haveAllLeft := len(all.leftRanks) == len(all.missingRanks)
+		isLate := all.waited >= inq.limit.Get()*3/4 // keeps a quarter of the limit for decide
+		if all.hasCause() || hasLost || haveAllLeft || isLate {
 			return
 		}
 
@@ -104,7 +104,8 @@ func (inq *inquiry) awaitDecision(all *reports, begin time.Time) {
 
 func (inq *inquiry) isDecided() bool {
 	var noProposal []byte
-	return inq.comm.Decide(noProposal) != nil
+	decided := inq.comm.Decide(noProposal)
+	return decided != nil
 }
 
 // hasCause reports whether a report names a cause. A PeerError only says that another rank failed.

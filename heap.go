@@ -10,13 +10,13 @@ import (
 	"symmem/internal/ledger"
 )
 
-// heap provides memory for allocations. Its core places blocks in segments of memory, but cannot
-// map a segment. If no free memory of a stream fits, core.Alloc returns a growth, the size of the
-// segment that it needs. The heap then tries in this order:
+// heap provides memory for allocations. Its core places blocks in mapped segments. If the stream
+// has no free block of the requested size, core.Alloc returns a growth, the size of a new segment.
+// The heap then tries in this order:
 //
-//   - to map a segment of the requested size,
+//   - to map a segment of this size,
 //   - to map a smaller segment, if the device has too little memory,
-//   - to take free memory of other streams, after their queued work.
+//   - to take free memory of other streams, and to make the stream wait for their queued work.
 //
 // Callers must hold Pool.mu.
 type heap struct {
@@ -28,13 +28,13 @@ type heap struct {
 	registrar *registrar // registers segments with groups
 }
 
-// alloc completes a Pool.alloc. block, growth and coreErr are the results of its core.Alloc. site
-// is the call site, for the history.
+// alloc completes a Pool.alloc, which passes the results of core.Alloc in block, growth and
+// coreErr. site is the call site, for the history.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, coreErr error, site uint32,
 ) (alloc.Block, error) {
 	for {
-		// Even without a block, core.Alloc may have freed memory for s that other streams still use.
+		// Even without a block, core.Alloc may have reused memory that other streams still use.
 		if err := h.uses.awaitUses(s); err != nil {
 			return alloc.Block{}, err
 		}
@@ -56,16 +56,17 @@ func (h *heap) alloc(
 func (h *heap) makeRoom(
 	s *Stream, bytes int64, growth alloc.Growth, coreErr error, site uint32,
 ) error {
-	var err error
+	var growErr error
 	if coreErr != nil { // for example, the pool has reached its capacity
-		err = newOutOfMemoryError(coreErr, nil)
+		growErr = newOutOfMemoryError(coreErr, nil)
 	} else {
-		growErr := h.growAsDevicePermits(s, growth, site)
-		err = h.addSizes(s, bytes, growErr)
+		deviceErr := h.growAsDevicePermits(s, growth, site)
+		growErr = h.addSizes(s, bytes, deviceErr)
 	}
 
-	if !errors.Is(err, ErrOutOfMemory) {
-		return err
+	isOutOfMemory := errors.Is(growErr, ErrOutOfMemory)
+	if !isOutOfMemory {
+		return growErr // nil if the pool has grown
 	}
 
 	hasTaken, takeErr := h.takeFromOtherStreams(s, bytes)
@@ -75,10 +76,10 @@ func (h *heap) makeRoom(
 
 	if takeErr != nil {
 		takeErr = fmt.Errorf("taking free memory of other streams: %w", takeErr)
-		return errors.Join(err, takeErr)
+		return errors.Join(growErr, takeErr)
 	}
 
-	return err
+	return growErr
 }
 
 // growAsDevicePermits repeats grow with smaller segments while the device has too little memory.
@@ -115,7 +116,7 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 		Size: growth.Bytes, Requested: growth.Bytes,
 	}, site)
 	h.segments.add(memory, ordinal, growth.Bytes, streamInPool)
-	h.registrar.setPending() // groups must register the segment
+	h.registrar.setPending() // so that groups register the segment
 	return nil
 }
 
@@ -133,7 +134,7 @@ func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 // their work.
 func (h *heap) takeFromOtherStreams(s *Stream, bytes int64) (hasTaken bool, err error) {
 	if s.inCapture() {
-		return false, nil // the wait for other streams would become part of the graph
+		return false, nil // the graph would contain the wait for other streams
 	}
 
 	canTakeFrom := func(owner alloc.Stream) bool {
@@ -152,7 +153,7 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64) (hasTaken bool, err 
 	return h.core.Seize(bytes, s.number, canTakeFrom, awaitOnce)
 }
 
-// makeWait makes later work on s wait for the work queued on other, even if that fails.
+// makeWait makes later work on s wait for the queued work of other. s does not fail with other.
 func makeWait(s, other *Stream) error {
 	workDone, err := other.recordEvent()
 	if errors.Is(err, ErrClosed) {
@@ -175,7 +176,8 @@ func sizeError(operation string, bytes int64, err error) error {
 }
 
 // reserve ensures that later allocations of a stream, of the given total size, need no new segment.
-// If the device has too little memory, it takes free memory of other streams that needs no waits.
+// If the device has too little memory, it takes clean memory, for which the stream need not wait,
+// from other streams.
 func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	growth, err := h.core.Reserve(bytes, s.number)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"symmem/internal/handoff"
 )
 
-// MaxGroupID limits the length of an id that Join accepts, in bytes.
+// MaxGroupID is the maximum length of a group's id in bytes.
 const MaxGroupID = 1024
 
 // Join creates a group from a list of world ranks in group order. All ranks in the list must call
-// Join with the same list and id. The id must have at most MaxGroupID bytes. A program must never
-// use it again, even if Join fails. Ranks that belong to the same two groups must join them in the
-// same order.
+// Join with the same list and id. The id must have at most MaxGroupID bytes, and must not be used
+// again, even if Join fails. Ranks that belong to the same two groups must join them in the same
+// order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
 }
@@ -41,19 +41,20 @@ func (rt *Runtime) JoinWith(
 		return nil, invalid("joining group %q: timeout %v is negative", id, o.Timeout)
 	}
 
-	timeout := driver.NewLimit(cmp.Or(o.Timeout, rt.opts.Timeout))
+	limit := driver.NewLimit(cmp.Or(o.Timeout, rt.opts.Timeout))
 	defer deliverAll(rt)
 	if err := rt.registry.closedError(); err != nil {
 		return nil, err
 	}
 
-	groupRank := slices.Index(ranks, rt.rank) // -1 if ranks does not contain this rank
 	if len(id) > MaxGroupID {
 		return nil, invalid("joining group %.40q...: the id has %d bytes, but at most %d are allowed",
 			id, len(id), MaxGroupID)
 	}
 
-	if id == "" || groupRank < 0 {
+	groupRank := slices.Index(ranks, rt.rank)
+	isInGroup := groupRank >= 0
+	if id == "" || !isInGroup {
 		return nil, invalid("joining group %q: the id must not be empty, and the list of ranks %v "+
 			"must include this rank (%d)", id, ranks, rt.rank)
 	}
@@ -72,16 +73,16 @@ func (rt *Runtime) JoinWith(
 	}
 
 	fullID := joinedPrefix + id
-	err := rt.rankLists.announce(ctx, fullID, ranks, timeout.Get())
+	err := rt.rankLists.announce(ctx, fullID, ranks, limit.Get())
 	var g *Group
 	if err == nil {
-		r := roster{fullID: fullID, ranks: slices.Clone(ranks), rank: groupRank, limit: timeout}
+		r := roster{fullID: fullID, ranks: slices.Clone(ranks), rank: groupRank, limit: limit}
 		g, err = rt.connect(ctx, r)
 	}
 
-	mayBeLostRank := err != nil && !cannotBeRankLoss(err)
-	if mayBeLostRank {
-		// Ranks with different lists wait for ranks that never come. That looks like a lost rank.
+	mayBeRankLoss := err != nil && !cannotBeRankLoss(err)
+	if mayBeRankLoss {
+		// If ranks pass different lists, some wait for ranks that do not join, which seem to be lost.
 		difference := rt.rankLists.findDifference(fullID, ranks)
 		err = cmp.Or(difference, err)
 	}
@@ -93,8 +94,8 @@ func (rt *Runtime) JoinWith(
 	return g, nil
 }
 
-// Prefixes in the full ids of groups. They keep the full ids of joined and split groups distinct
-// from each other and from "world".
+// Prefixes that keep the full ids of joined and split groups distinct from each other and from
+// "world".
 const (
 	joinedPrefix = " "
 	splitPrefix  = "/"
@@ -113,20 +114,21 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 		rt.monitor.recordResult(err)
 	}()
 	operation := "joining group " + driver.GroupConfig{ID: r.fullID}.Name()
-	err = rt.monitor.runWithRanks(ctx, operation, r.ranks, func(ctx context.Context) (err error) {
-		g, err = rt.connectUnmonitored(ctx, r)
-		return err
+	err = rt.monitor.runWithRanks(ctx, operation, r.ranks, func(ctx context.Context) error {
+		var connectErr error
+		g, connectErr = rt.connectUnmonitored(ctx, r)
+		return connectErr
 	})
 	return g, err
 }
 
-// connectUnmonitored is connect, but does not notice that the process of a rank ends.
+// connectUnmonitored is connect without detecting that the process of a rank ends.
 func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, error) {
 	life := newLifetime()
 	config := driver.GroupConfig{
 		ID: r.fullID, Ranks: r.ranks, Rank: r.rank, Timeout: r.limit, Check: rt.Check() == CheckEvery,
 		Strict: !rt.opts.UnorderedMessages, Formula: rt.opts.Deterministic.toDriver(),
-		Owner: life, // the Owner of faults of the communicator, see lifetimeOf
+		Owner: life, // for lifetimeOf
 	}
 	comm, err := rt.device.Connect(ctx, config)
 	if err != nil {
@@ -145,7 +147,7 @@ func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, er
 	return g, nil
 }
 
-// newGroup returns a group whose ranks comm has connected. It connects the parts of the Group with
+// newGroup returns a group with a connected communicator. It connects the parts of the Group with
 // each other and with life.
 func newGroup(
 	rt *Runtime, config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
@@ -199,9 +201,9 @@ func (g *Group) prepareNewGroup(ctx context.Context) error {
 	return g.aligner.realignNewGroup(ctx, hasSuspectPools)
 }
 
-// closeFailed closes a group that could not be created because of err. If err is the group's
-// fault, the ranks first agree on its cause. The result is that cause or err, joined with the error
-// of the closing.
+// closeFailed closes a group that could not be created because of err. If err is a fault of the
+// group, the ranks first agree on its cause, which replaces err. closeFailed returns err joined with
+// the error of the closing.
 func closeFailed(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
@@ -253,7 +255,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 		hasSuspectPools = hasSuspectPools || byRank[i].Suspect
 	}
 
-	g.router.tuning = table // nil after a TableError; compareSettings then returns an error
+	g.router.tuning = table // nil after a TableError, with which compareSettings fails
 	g.router.shape = groupShape(byRank)
 	return hasSuspectPools, compareSettings(byRank, g.ranks)
 }

@@ -9,13 +9,13 @@ import (
 )
 
 // Observer notifies a library, such as a profiler, when pools map segments and groups register
-// them. Functions are called one after another, each on a new goroutine, while the pool is locked.
-// They must return quickly and must not call symmem. Panics are logged. Nil functions are skipped.
+// them. Each function runs on a new goroutine, while its caller waits and holds the pool's lock.
+// It must return quickly and must not call symmem. Panics are logged. Nil functions are skipped.
 type Observer struct {
 	// SegmentAlloc is called after mapping a segment, and SegmentFree before unmapping it.
 	SegmentAlloc, SegmentFree func(SegmentEvent)
-	// Register is called after registering a segment with a group. Deregister is called before
-	// deregistering it, or after the group has been closed.
+	// Register is called after registering a segment with a group. Deregister is called before the
+	// segment is deregistered, or after the group has been closed.
 	Register, Deregister func(WindowEvent)
 }
 
@@ -27,7 +27,7 @@ type SegmentEvent struct {
 	Bytes   int64
 }
 
-// WindowEvent describes a registration of a segment with a group.
+// WindowEvent describes a window: the registration of a segment with a group.
 type WindowEvent struct {
 	SegmentEvent
 	Group *Group
@@ -51,8 +51,8 @@ func (o *observers) add(observer *Observer) (remove func()) {
 func (o *observers) remove(observer *Observer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	isRemoved := func(listed *Observer) bool { return listed == observer }
-	o.setList(slices.DeleteFunc(o.copyList(), isRemoved))
+	isEqual := func(listed *Observer) bool { return listed == observer }
+	o.setList(slices.DeleteFunc(o.copyList(), isEqual))
 }
 
 func (o *observers) copyList() []*Observer {
@@ -73,7 +73,7 @@ func (o *observers) setList(list []*Observer) {
 	o.list.Store(&list)
 }
 
-// notify calls one function of each Observer, which functionOf selects, and waits for it.
+// notify calls the function that functionOf returns for each Observer, and waits for it.
 func notify[E any](rt *Runtime, functionOf func(*Observer) func(E), event E) {
 	list := rt.observers.list.Load()
 	if list == nil {

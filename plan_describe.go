@@ -1,7 +1,6 @@
 package symmem
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,12 +11,14 @@ import (
 	"symmem/internal/ledger"
 )
 
-// locations contains the windows of a call's buffers. A window is memory that the ranks of a group
-// have registered together.
+// locations contains the windows in which a call's buffers must have the same positions on all
+// ranks. A window is memory that the ranks of a group have registered together.
 type locations struct {
-	send, recv *windowEntry // nil if the buffer's position may differ between ranks
+	send, recv *windowEntry // may be nil
 	reason     string       // why the call can or cannot use windows
 }
+
+const worksWithoutWindows = "the operation works without windows"
 
 // setWindows sets the windows of a call.
 func (pl *planner) setWindows(call *driver.Call) locations {
@@ -26,20 +27,21 @@ func (pl *planner) setWindows(call *driver.Call) locations {
 	send, isSendInWindow := table.findWindow(call.Send, sendBytes)
 	switch {
 	case call.Operation == driver.AllToAllV:
-		if isSendInWindow && sendBytes > 0 { // optional
+		if isSendInWindow && sendBytes > 0 {
 			call.SendWindow = send.window
 		}
 
-		return locations{reason: "the operation works without windows"}
+		return locations{reason: worksWithoutWindows}
 	case call.Operation.SplitsOneBuffer():
 		return locateUneven(table, call, sendBytes, recvBytes)
 	case call.Route != nil:
 		return locateRoute(table, call, sendBytes, recvBytes)
 	case !call.Operation.UsesWindows() || call.Count == 0:
-		return locations{reason: "the operation works without windows"}
+		return locations{reason: worksWithoutWindows}
 	case !isSendInWindow:
 		return locations{reason: "the send buffer is in no window of the group"}
-	case call.Operation == driver.ReduceScatterRMSNorm: // other ranks access only the send buffer
+	case call.Operation == driver.ReduceScatterRMSNorm:
+		// Other ranks do not access the receive buffer.
 		call.SendWindow = send.window
 		return locations{send: send, reason: "the send buffer lies in a window of the group"}
 	}
@@ -54,8 +56,8 @@ func (pl *planner) setWindows(call *driver.Call) locations {
 }
 
 // describe returns the properties of a call that must be equal on all ranks, such as "AllReduce
-// sum of 8 float32". The ranks compare digests of them. ticket is the call's sequence number, or 0
-// if unknown.
+// sum of 8 float32". The ranks compare digests of the result. ticket is the call's sequence number,
+// or 0 if unknown.
 func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) *event.Call {
 	c := call.Describe()
 	c.Ticket = ticket
@@ -71,8 +73,8 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 		c.ReduceOp = call.Route.Describe()
 	}
 
-	isPlain := call.Path == driver.PathPlain // permits different positions
-	if !isPlain {
+	mustPositionsMatch := call.Path != driver.PathPlain
+	if mustPositionsMatch {
 		pl.addPositions(&c, call, found)
 	}
 
@@ -85,7 +87,7 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 	recv, recvAddress := found.recv, call.Recv
 	isInPlace := send != nil && recv != nil && call.InPlace(pl.rank)
 	if isInPlace {
-		// The smaller buffer is a different part of the larger one on each rank.
+		// Only the larger buffer has the same position on all ranks.
 		isRecvLarger := call.Operation == driver.AllGather
 		if isRecvLarger {
 			send, sendAddress = recv, recvAddress
@@ -103,7 +105,7 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 	}
 }
 
-// describeSubmitted completes the result of describe for this rank's events.
+// describeSubmitted converts the result of describe for this rank's events.
 func describeSubmitted(
 	call *driver.Call, described *event.Call, ranks, rank int, digest uint64,
 ) *event.Call {
@@ -132,7 +134,7 @@ func digestCall(c *event.Call) uint64 {
 	return digest
 }
 
-// mismatchedCall describes this rank's call in a MismatchError. For other causes, it returns nil.
+// mismatchedCall describes the Call of a MismatchError. For other causes, it returns nil.
 func (pl *planner) mismatchedCall(cause error) *event.Call {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) || mismatch.Call == nil {
@@ -140,7 +142,7 @@ func (pl *planner) mismatchedCall(cause error) *event.Call {
 	}
 
 	ticket := mismatch.Number
-	if mismatch.Launch { // Number counts launches of GPU kernels
+	if mismatch.Launch { // Number counts kernel launches, not calls
 		ticket = 0
 	}
 
@@ -155,8 +157,8 @@ type Explanation struct {
 	Operation string `json:"operation"`
 	// Path is "plain", "window", "direct" or "two-level".
 	Path string `json:"path"`
-	// Why gives the reason for Path. If the direct path was requested or possible but not taken, Why
-	// also gives the reason for that.
+	// Why gives the reason for Path. If the direct path is not taken although it was requested or is
+	// possible, Why also gives the reason for that.
 	Why string `json:"why"`
 	// Registers reports whether the call would register memory first.
 	Registers bool `json:"registers"`
@@ -178,7 +180,11 @@ func (pl *planner) explain(
 ) (Explanation, error) {
 	c := pl.exampleCall(op, send, recv, count, t)
 	call := c.call()
-	if err := cmp.Or(pl.life.err(), pl.validate(c, &call)); err != nil {
+	if err := pl.life.err(); err != nil {
+		return Explanation{}, err
+	}
+
+	if err := pl.validate(c, &call); err != nil {
 		return Explanation{}, err
 	}
 
@@ -192,7 +198,7 @@ func (pl *planner) explain(
 		}
 	}
 
-	offer, why, err := pl.router.route(c.choice, &call, windowsReason) // also sets call.Path
+	offer, why, err := pl.router.route(c.choice, &call, windowsReason) // sets call.Path
 	if err != nil {
 		return Explanation{}, err
 	}
@@ -219,7 +225,7 @@ func (pl *planner) setFutureWindows(call *driver.Call, send, recv Memory) bool {
 	return true
 }
 
-// exampleCall splits buffers evenly between ranks, and uses the next rank as the peer of a message.
+// exampleCall returns a call whose splits are even and whose peer is the next rank.
 func (pl *planner) exampleCall(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) *collective {
@@ -241,7 +247,7 @@ type futureWindow struct{}
 
 func (futureWindow) Deregister() error { return nil }
 
-// canRegister reports whether the domain of the pool contains the group.
+// canRegister reports whether all ranks of the group share the pool.
 func (pl *planner) canRegister(p *Pool) bool {
 	return p != nil && p.domain != nil && p.domain.contains(&pl.roster)
 }

@@ -10,13 +10,13 @@ import (
 )
 
 // realigner realigns a suspect pool on this rank. A fault of a group makes a pool suspect, because
-// ranks may have missed different allocations, and would then place later buffers differently. A
+// ranks may have missed different allocations, and may place later buffers differently. A
 // realignment has these steps:
 //
-//   - takeInventory lists segments and live blocks. From the inventories of all ranks, each rank
-//     computes the same arrangement.
+//   - takeInventory lists segments and live blocks.
+//   - The ranks exchange their inventories, and compute the same arrangement.
 //   - rebuild applies the arrangement. Live blocks stay in place, and other memory becomes free.
-//   - deregisterWithdrawn deregisters the segments that are to be unmapped.
+//   - deregisterWithdrawn deregisters the segments to unmap.
 type realigner struct {
 	mu        *ranked.Spin[poolMu]
 	history   *history
@@ -26,19 +26,19 @@ type realigner struct {
 }
 
 // markSuspect makes the pool suspect, unless the fault of failedGroup has been repaired. A
-// realignment passes nil.
+// realignment passes nil, until rebuild succeeds.
 func (r *realigner) markSuspect(failedGroup *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	isSuspect := r.suspicion.markSuspect(failedGroup, r.heap.liveBlocks)
 	if isSuspect {
-		r.heap.registrar.setPending() // also ends the reuse of prepared calls
+		r.heap.registrar.setPending() // ends the reuse of prepared calls
 	}
 }
 
 // mustRealign reports whether a group must realign the pool before a collective on a memory range.
-// Buffers from before the fault need no realignment, because ranks that have not detected the fault
-// may also use them.
+// Buffers from before the fault are exempt, because ranks that have not detected the fault use them
+// without a realignment.
 func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,9 +74,8 @@ func (r *realigner) contains(block alloc.View, address uintptr, bytes int64) boo
 	return offset < uintptr(block.Size) && bytes <= block.Size-int64(offset)
 }
 
-// takeInventory lists the pool's segments and blocks. The caller has taken mark and has then waited
-// for the queued work. If the program has changed the pool since mark, takeInventory returns an
-// error.
+// takeInventory lists the pool's segments and blocks. mark must be from before a wait for the
+// queued work. If the program has changed the pool since mark, takeInventory returns an error.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
@@ -103,8 +102,8 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 }
 
 // rebuild applies the arrangement to the pool and returns the segments to unmap. inventories is
-// indexed by group rank. If the pool is closed or has changed since takeInventory, rebuild returns
-// nil and the pool stays suspect.
+// indexed by group rank. If the pool is closed or has changed since takeInventory, rebuild does
+// nothing, and the pool stays suspect.
 func (r *realigner) rebuild(
 	g *roster, arrangement alloc.Arrangement, inventories []poolInventory,
 ) []*segment {
@@ -123,7 +122,7 @@ func (r *realigner) rebuild(
 	}
 
 	r.rearrangeSegments(arrangement)
-	clear(r.heap.uses.useEndEvents) // the core has no deferred blocks
+	clear(r.heap.uses.useEndEvents) // Rebuild has freed all deferred blocks
 	r.restartHistory(arrangement, inventories)
 	r.suspicion.recordRealigned(g)
 	var toUnmap []*segment
@@ -138,14 +137,14 @@ func (r *realigner) rebuild(
 // rearrangeSegments updates the segment table after core.Rebuild. The caller must hold mu.
 func (r *realigner) rearrangeSegments(arrangement alloc.Arrangement) {
 	segments := r.heap.segments
-	// The next segment must get the same ordinal, an index of the list, on all ranks.
+	// Ordinals are indexes of the list, so all ranks need lists of the same length.
 	for len(segments.list) < len(arrangement.Segments) {
 		segments.list = append(segments.list, nil)
 	}
 
 	for _, s := range segments.mappedSegments() {
-		const ownerOfFreeMemory = 0 // after Rebuild
-		s.stream = ownerOfFreeMemory
+		const streamAfterRebuild = 0
+		s.stream = streamAfterRebuild
 		isKept := arrangement.Segments[s.ordinal].Bytes > 0
 		if !isKept {
 			s.withdraw() // prevents new registrations

@@ -11,7 +11,7 @@ import (
 // because rank 1 has exited, but rank 2, which waits for rank 0, gets only a PeerError. The ranks
 // therefore exchange their errors as JSON reports, and select one as the cause.
 
-// The kinds of reports. Earlier kinds are preferred as the cause.
+// The kinds of reports, in the order in which they are preferred as the cause.
 const (
 	kindLost     = "lost"     // a RankLostError
 	kindPrior    = "prior"    // a PriorError
@@ -24,10 +24,10 @@ const (
 	kindPeer     = "peer" // a PeerError
 )
 
-// report is a rank's error in JSON. Another rank can rebuild an error of the same type from it.
+// report describes a rank's error in JSON. Another rank can rebuild an error from it.
 type report struct {
 	Kind   string `json:"kind"`
-	InCall string `json:"doing"` // the failed call or, with Mismatch, the text of the error
+	InCall string `json:"doing"` // the failed call, or the text of a Mismatch
 
 	// The error, if it has one of these types.
 	Lost       *RankLostError        `json:"lost,omitempty"`
@@ -36,9 +36,9 @@ type report struct {
 	Divergence *DivergenceError      `json:"divergence,omitempty"`
 	Messages   *MessageError         `json:"messages,omitempty"`
 	Peer       *PeerError            `json:"peer,omitempty"`
-	Mismatch   *driver.MismatchError `json:"mismatch,omitempty"` // without its Call
+	Mismatch   *driver.MismatchError `json:"mismatch,omitempty"` // its Call is nil
 
-	Text string `json:"text,omitempty"` // of an error of another type
+	Text string `json:"text,omitempty"` // for errors without any of these types
 	// Interrupted distinguishes an ErrInterrupted from an ErrAborted.
 	Interrupted bool `json:"interrupted,omitempty"`
 
@@ -62,7 +62,7 @@ func reportOf(err error) report {
 
 	var r report
 	var mismatch *driver.MismatchError
-	// An error can match several cases, so their order matters.
+	// An error can match several cases; the first is used.
 	switch {
 	case errors.As(err, &r.Lost):
 		r.Kind, r.InCall = kindLost, r.Lost.InCall
@@ -84,7 +84,7 @@ func reportOf(err error) report {
 		r.Kind, r.Text = kindClosed, err.Error()
 	case errors.Is(err, driver.ErrAborted):
 		r.Kind, r.Text = kindAborted, err.Error()
-		_ = errors.As(err, &r.Peer) // set if another rank has aborted
+		_ = errors.As(err, &r.Peer) // sets Peer if another rank has aborted
 	case errors.Is(err, driver.ErrInterrupted):
 		r.Kind, r.Text, r.Interrupted = kindAborted, err.Error(), true
 	case errors.As(err, &r.Peer):
@@ -109,7 +109,7 @@ func (r *report) hasRequiredFields() bool {
 		return r.Messages != nil
 	case kindPeer:
 		return r.Peer != nil
-	default: // InCall or Text suffices
+	default: // other kinds need only text
 		return true
 	}
 }
@@ -151,7 +151,7 @@ func (r *report) toDivergedError() error {
 
 func (r *report) toTextError() error { return errors.New(cmp.Or(r.Text, r.InCall)) }
 
-// peerReportError has the text of another rank's error, and wraps an error of the same type.
+// peerReportError has the text of another rank's error, and wraps an error for errors.Is and As.
 type peerReportError struct {
 	text string
 	err  error

@@ -14,7 +14,7 @@ import (
 func (s *suspender) resume(ctx context.Context) error {
 	hasBegun, err := s.beginChange(stateSuspended, stateResuming, stateOpen)
 	if !hasBegun {
-		return err
+		return err // nil if the pool is open
 	}
 
 	isMapped, mapErr := s.remap(ctx)
@@ -30,39 +30,57 @@ func (s *suspender) resume(ctx context.Context) error {
 	return errors.Join(mapErr, windowsErr)
 }
 
-// remap maps this rank's memory, if all ranks agree and have enough memory. Otherwise, isMapped is
-// false. If the domain has failed, remap maps the memory without the other ranks, and also returns
-// the fault (the error that has made the domain fail).
+// remap maps this rank's memory, if all ranks of the domain agree and have enough memory. If the
+// domain has failed, remap does not wait for the other ranks, and also returns the fault.
 func (s *suspender) remap(ctx context.Context) (isMapped bool, err error) {
 	g := s.pool.domain
-	var fault error
-	if g != nil {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		agreeErr := s.agree(ctx, g, "resume", checkNotSuspended(s.listWindows()))
-		hasFailed := g.comm.Cause() != nil
-		if agreeErr != nil && !hasFailed {
-			return false, agreeErr
-		}
-
-		fault = agreeErr
+	if g == nil {
+		return s.remapAlone(nil)
 	}
 
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	agreeErr := s.agree(ctx, g, "resume", checkNotSuspended(s.listWindows()))
+	if agreeErr == nil {
+		return s.remapTogether(ctx, g)
+	}
+
+	hasFailed := g.comm.Cause() != nil
+	if hasFailed {
+		return s.remapAlone(agreeErr)
+	}
+
+	return false, agreeErr
+}
+
+// remapAlone maps this rank's memory without a domain, or after the domain's fault.
+func (s *suspender) remapAlone(fault error) (isMapped bool, err error) {
 	held := s.holdSegments()
 	defer s.segments.releaseAll(held)
+	if refusal := resumeSegments(held); refusal != nil {
+		suspendErr := undoResume(held, s.contents)
+		return false, errors.Join(fault, refusal, suspendErr)
+	}
+
+	return true, fault
+}
+
+// remapTogether maps this rank's memory if no rank refuses. The caller must hold Group.mu.
+func (s *suspender) remapTogether(ctx context.Context, g *Group) (isMapped bool, err error) {
+	held := s.holdSegments()
+	defer s.segments.releaseAll(held)
+	var fault error
 	refusal := resumeSegments(held)
-	if g != nil && fault == nil {
-		err := agreeOnRefusal(ctx, g, refusal)
-		hasFailed := g.comm.Cause() != nil
-		if hasFailed {
-			fault = err
-		} else {
-			refusal = err // that of the lowest rank that refuses
-		}
+	agreedErr := agreeOnRefusal(ctx, g, refusal)
+	hasFailed := g.comm.Cause() != nil
+	if hasFailed {
+		fault = agreedErr // keep this rank's refusal, if any
+	} else {
+		refusal = agreedErr
 	}
 
 	if refusal != nil {
-		suspendErr := suspendSegments(held, s.contents)
+		suspendErr := undoResume(held, s.contents)
 		return false, errors.Join(fault, refusal, suspendErr)
 	}
 
@@ -74,7 +92,7 @@ func resumeSegments(held []*segment) error {
 	for _, seg := range held {
 		memory, canSuspend := seg.memory.(driver.SuspendableSegment)
 		if !canSuspend {
-			continue
+			continue // prepare has refused to suspend the segment
 		}
 
 		if err := memory.Resume(); err != nil {
@@ -85,13 +103,14 @@ func resumeSegments(held []*segment) error {
 	return nil
 }
 
-// suspendSegments undoes a failed resumeSegments. It skips segments that are still suspended.
-func suspendSegments(held []*segment, c Contents) error {
+// undoResume suspends the segments that resumeSegments has resumed.
+func undoResume(held []*segment, c Contents) error {
 	var errs []error
 	for _, seg := range held {
 		memory := seg.memory.(driver.SuspendableSegment) // prepare has checked the type
 		err := memory.PrepareSuspend(c == KeepContents)
-		if errors.Is(err, ErrSuspended) {
+		isStillSuspended := errors.Is(err, ErrSuspended)
+		if isStillSuspended {
 			continue
 		}
 
@@ -105,38 +124,41 @@ func suspendSegments(held []*segment, c Contents) error {
 	return errors.Join(errs...)
 }
 
-// resumeWindows resumes the windows of all groups. While it resumes the windows of a group, it
-// holds the lock of this group only. It omits groups that have failed.
+// resumeWindows resumes the windows of all groups that have not failed.
 func (s *suspender) resumeWindows(ctx context.Context) error {
 	var errs []error
-	var locked *Group // nil before the first window
-	defer func() {
-		if locked != nil {
-			locked.mu.Unlock()
-		}
-	}()
-	for _, w := range s.listWindows() { // sorted by group
-		if w.group != locked {
-			if locked != nil {
-				locked.mu.Unlock()
-			}
-
-			locked = w.group
-			locked.mu.Lock()
+	remaining := s.listWindows()
+	for len(remaining) > 0 {
+		g := remaining[0].group
+		count := 1
+		for count < len(remaining) && remaining[count].group == g {
+			count++
 		}
 
-		hasFailed := w.group.comm.Cause() != nil
+		errs = append(errs, resumeGroupWindows(ctx, g, remaining[:count])...)
+		remaining = remaining[count:]
+	}
+
+	return joinWithoutDuplicates(errs...)
+}
+
+// resumeGroupWindows resumes the windows of one group.
+func resumeGroupWindows(ctx context.Context, g *Group, windows []groupWindow) (errs []error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range windows {
+		hasFailed := g.comm.Cause() != nil
 		if hasFailed {
-			continue
+			break
 		}
 
 		window := w.window.(driver.SuspendableWindow) // prepare has checked the type
 		if err := window.Resume(ctx); err != nil {
-			errs = append(errs, w.group.life.awaitFault(err))
+			errs = append(errs, g.life.awaitFault(err))
 		}
 	}
 
-	return joinWithoutDuplicates(errs...)
+	return errs
 }
 
 // groupWindow is the registration of a segment with a group.
@@ -146,7 +168,7 @@ type groupWindow struct {
 	window  driver.Window
 }
 
-// listWindows lists the pool's windows, sorted by group and segment, as on all ranks.
+// listWindows lists the pool's windows, sorted by group and segment: in the same order on all ranks.
 func (s *suspender) listWindows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

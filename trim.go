@@ -12,16 +12,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Trim unmaps segments in these steps:
+// trimmer implements Pool.Trim in these steps:
 //   - Wait for the queued work, which may still use freed buffers.
+//   - If the pool has a domain, check that all its ranks have called Trim.
 //   - Remove the segments without buffers from the pool's allocator (core).
 //   - Wait again. Since the first wait, a buffer may have been allocated, used and freed.
 //   - Deregister the segments.
-//   - If the pool has a domain, wait until its other ranks have also deregistered the segments and
-//     thus do not access them any more.
+//   - If the pool has a domain, wait until its other ranks have deregistered the segments.
 //   - Unmap the segments.
-
-// trimmer implements Pool.Trim.
 type trimmer struct {
 	mu        *ranked.Spin[poolMu]
 	pool      *Pool
@@ -29,8 +27,8 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// stillMapped lists segments that an earlier trim removed from core before its second wait failed.
-	// The next trim unmaps them. Guarded by mu.
+	// stillMapped lists segments that earlier trims removed from core, but did not unmap because the
+	// second wait failed. Guarded by mu.
 	stillMapped []*segment
 }
 
@@ -43,17 +41,17 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 
 	domain := t.registrar.domain
 	drainErr := t.streams.drain(ctx)
-	isCapturing := errors.Is(drainErr, ErrCapturing)
-	switch {
-	case domain != nil && isCapturing:
-		return t.trimWithDomain(ctx, domain, minBytes, drainErr)
-	case drainErr != nil:
+	isForDomain := domain != nil && errors.Is(drainErr, ErrCapturing)
+	if drainErr != nil && !isForDomain {
 		return trimError(drainErr)
-	case domain != nil:
-		return t.trimWithDomain(ctx, domain, minBytes, nil)
-	default:
+	}
+
+	if domain == nil {
 		return t.trimWithoutDomain(ctx, minBytes)
 	}
+
+	captureErr := drainErr
+	return t.trimWithDomain(ctx, domain, minBytes, captureErr)
 }
 
 func trimError(err error) error { return fmt.Errorf("trimming a pool: %w", err) }
@@ -65,16 +63,16 @@ func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
 	return errors.Join(removeErr, deregisterErr, unmapErr)
 }
 
-// trimWithDomain trims the pool together with the other ranks of the domain. captureErr is nil or,
-// during a capture on this rank, an ErrCapturing. If any rank has one, no rank trims.
+// trimWithDomain trims the pool together with the other ranks of the domain. If captureErr, nil or
+// an ErrCapturing, is set on any rank, no rank trims.
 func (t *trimmer) trimWithDomain(
 	ctx context.Context, domain *Group, minBytes int64, captureErr error,
 ) error {
 	domain.mu.Lock()
 	defer domain.mu.Unlock()
 	poolHistory := func() []agreement.Ledger {
-		var pendingSegments []*segment // none
-		return []agreement.Ledger{t.registrar.history.with(pendingSegments)}
+		var noPendingSegments []*segment
+		return []agreement.Ledger{t.registrar.history.with(noPendingSegments)}
 	}
 	err := domain.aligner.realignAndCompare(ctx, &sharedCall{
 		tag: "trim", pools: []*Pool{t.pool}, extraReason: hasKeptMemory, histories: poolHistory,
@@ -90,8 +88,8 @@ func (t *trimmer) trimWithDomain(
 	segments, removeErr := t.removeUnusedSegments(ctx, minBytes)
 	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
 	err = errors.Join(removeErr, deregisterErr)
-	// Wait for the other ranks, even after an error. If the exchange fails, the domain fails too, and
-	// the segments stay mapped until Close.
+	// Wait for the other ranks, even after an error. If the exchange fails, the segments stay mapped
+	// until Close.
 	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		cause := domain.life.awaitFault(waitErr)
 		return errors.Join(err, cause)
@@ -109,8 +107,8 @@ func hasKeptMemory(p *Pool) bool {
 	return p.core.HasKeptMemory()
 }
 
-// removeUnusedSegments removes segments without buffers from core and waits until no stream uses
-// them any more.
+// removeUnusedSegments removes segments without buffers from core, and waits for the queued work
+// that may use them.
 func (t *trimmer) removeUnusedSegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	segments := t.takeFromCore(minBytes)
 	if len(segments) == 0 {
@@ -140,7 +138,7 @@ func (t *trimmer) takeFromCore(minBytes int64) []*segment {
 	t.stillMapped = nil
 	for _, trimmed := range t.heap.core.Trim(minBytes) {
 		s := t.segments.list[trimmed.Ordinal]
-		s.withdraw() // from registration with groups
+		s.withdraw() // prevents new registrations
 		segments = append(segments, s)
 		const noSite = 0 // the ledger does not record the call site of a trim
 		t.heap.ledger.Append(&event.Event{

@@ -13,10 +13,10 @@ import (
 
 // Suppose that a program frees a block of stream 1 that stream 2 may still use. Free makes the
 // block deferred, and records a device event on stream 2. The block becomes free when the program
-// waits for stream 2. If stream 1 needs the block earlier, it waits for the event on the device.
+// synchronizes stream 2. If stream 1 needs the block earlier, its work first waits for the event.
 //
-// A captured graph pins its blocks. Freeing a pinned block makes it parked until the graph is
-// closed, and then deferred or free.
+// A captured graph pins its blocks. A pinned block that is freed becomes parked and, once the graph
+// is closed, deferred or free.
 
 // useTracker records which streams and graphs use the blocks of a pool.
 type useTracker struct {
@@ -26,15 +26,15 @@ type useTracker struct {
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	// useEndEvents maps each use of a deferred block to a device event that follows it. The event is
-	// nil if its stream is closed or recording failed. Guarded by mu.
+	// useEndEvents maps each use of a deferred block to the device event recorded after it, or to nil
+	// if the stream was closed or the recording failed. Guarded by mu.
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 
-// addUse records that a stream uses a block. The caller must queue the work afterwards.
+// addUse records that a stream uses a block. It must be called before the use is queued.
 func (u *useTracker) addUse(m Memory, s *Stream) error {
 	u.mu.Lock()
-	defer u.events.unlock() // also delivers the recorded event
+	defer u.events.unlock() // unlocks mu and delivers the recorded event
 	if u.segments.closed {
 		return useError(s, errPoolClosed)
 	}
@@ -94,11 +94,11 @@ var freeEventKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// noRequest is the requested size in events that do not allocate.
+// noRequest is the Requested size of ledger events other than allocations.
 const noRequest = 0
 
-// recordFree appends a freed block to the ledger. For a deferred block, it also records device
-// events. The caller must hold mu.
+// recordFree appends the block that core has just freed to the ledger. For a deferred block, it
+// also records device events. The caller must hold mu.
 func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	kind := freeEventKinds[state]
 	u.ledger.AppendWithoutSite(kind, u.core.Owner(), b.Segment, b.Offset, b.Size, noRequest)
@@ -109,8 +109,8 @@ func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	return nil
 }
 
-// recordUseEnds records a device event on each stream that used the latest deferred block. The
-// caller must hold mu.
+// recordUseEnds records a device event on each stream that used the block that core has just
+// deferred. The caller must hold mu.
 func (u *useTracker) recordUseEnds() error {
 	var errs []error
 	for _, use := range u.core.EventsToRecord() {
@@ -121,7 +121,7 @@ func (u *useTracker) recordUseEnds() error {
 		}
 
 		u.useEndEvents[use] = nil
-		isStreamClosed := errors.Is(err, ErrClosed) // and its work is complete
+		isStreamClosed := errors.Is(err, ErrClosed) // a closed stream has no unfinished work
 		if !isStreamClosed {
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
@@ -130,7 +130,7 @@ func (u *useTracker) recordUseEnds() error {
 	return errors.Join(errs...)
 }
 
-// awaitUses must follow core.Alloc. If this has reused deferred blocks, awaitUses makes the stream
+// awaitUses must follow core.Alloc. If core has reused deferred blocks, awaitUses makes the stream
 // wait for their uses on the device. The caller must hold mu.
 func (u *useTracker) awaitUses(s *Stream) error {
 	for _, use := range u.core.Waits() {
@@ -151,11 +151,11 @@ func (u *useTracker) awaitUse(s *Stream, use alloc.StreamPoint) error {
 		return nil
 	}
 
-	return s.queue.WaitIgnoringErrors(useEnd) // a failed use does not affect s
+	return s.queue.WaitIgnoringErrors(useEnd) // a failed use must not make s fail
 }
 
-// recordReturns appends to the ledger the deferred or parked blocks that core's latest call has
-// freed. The caller must hold mu.
+// recordReturns records in the ledger which deferred or parked blocks have become free in core's
+// latest call. The caller must hold mu.
 func (u *useTracker) recordReturns() {
 	for _, b := range u.core.ReturnedBlocks() {
 		u.ledger.AppendWithoutSite(
@@ -163,15 +163,15 @@ func (u *useTracker) recordReturns() {
 	}
 }
 
-// mark must be called before waiting for a stream, and reclaim after the wait.
+// mark must be called before a wait for a stream, and reclaim after it.
 func (u *useTracker) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.core.Mark()
 }
 
-// reclaim makes free memory of a stream available to other streams, and ends its uses of deferred
-// blocks. The stream must have completed the work from before the mark.
+// reclaim makes free memory of s available to other streams, and ends the uses of deferred blocks
+// by s. The work queued on s before the mark must be complete.
 func (u *useTracker) reclaim(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -183,7 +183,7 @@ func (u *useTracker) reclaim(s *Stream, mark alloc.Mark) {
 	if hasDeferredBlocks {
 		u.endUsesBefore(s, mark)
 	} else {
-		u.core.MarkIdle(s.number, mark) // faster
+		u.core.MarkIdle(s.number, mark) // faster, but frees no deferred blocks
 	}
 }
 
