@@ -12,15 +12,15 @@ import (
 )
 
 // Suppose that ranks 0 and 1 call AllReduce, rank 2 calls Barrier, and rank 3 is late. Ranks 0 to 2
-// decide on a DivergenceError with a side for each of the two calls, which lists rank 3 as absent.
+// decide on a DivergenceError that has a side for each of the two calls, and lists rank 3 as absent.
 // When rank 3 arrives, it adopts the error, and adds a side for its own call to its copy.
 
-// divergedCause explains reports of ranks that differ.
+// divergedCause returns a better error than cause, if there is one, after a report of kindDiverged.
 func (inq *inquiry) divergedCause(cause error, all *reports) error {
 	areAllInCalls := !all.callUnknown && len(all.missingRanks) == 0
 	err := inq.explainDivergence(cause, areAllInCalls, all.suspect)
-	isExplained := !errors.Is(err, cause)
-	if isExplained {
+	foundDifference := !errors.Is(err, cause)
+	if foundDifference {
 		return all.addAdvice(all.preferComplete(err))
 	}
 
@@ -49,11 +49,11 @@ func (inq *inquiry) divergedCause(cause error, all *reports) error {
 
 // explainDivergence compares the histories of the pools and the current collective across ranks. If
 // areAllInCalls is true, it also compares the ranks' calls. It returns the first difference as a
-// DivergenceError, or cause without a difference.
+// DivergenceError. If there is none, it returns cause.
 func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool bool) error {
 	comparisons := []agreement.Config{
 		inq.callComparison(cause),
-		// The ranks wait for each other, so an event that only some have reached is a difference.
+		// The ranks wait for each other, so an event that only some have recorded is a difference.
 		{Mode: agreement.ModeExact},
 	}
 	if areAllInCalls {
@@ -89,21 +89,22 @@ func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool
 // callComparison configures a comparison of the pool histories and, if cause is a MismatchError, of
 // the call.
 func (inq *inquiry) callComparison(cause error) agreement.Config {
-	call := inq.calls.mismatchedCall(cause) // nil if there is none
+	call := inq.calls.mismatchedCall(cause)
+	hasMismatch := call != nil
 	return agreement.Config{
-		Mode: agreement.ModePrefix, Call: call, CallDiffers: call != nil,
+		Mode: agreement.ModePrefix, Call: call, CallDiffers: hasMismatch,
 		Site: inq.calls.latestSite(),
 	}
 }
 
-// describeCall describes the failed call and, if Group.Step has set it, the step of the program.
+// describeCall describes the failed call and the program's step, if set by Group.Step.
 func (inq *inquiry) describeCall(cause error) string {
 	text := reportOf(cause).InCall + inq.values.describeStep()
 	return text[:min(len(text), agreement.MaxTag)]
 }
 
-// comparableHistories returns the histories to compare. It returns none if a pool is suspect,
-// because histories may then differ in a correct program.
+// comparableHistories returns the histories to compare. It returns none if a pool is suspect
+// (awaits a realignment), because histories may then differ in a correct program.
 func (inq *inquiry) comparableHistories(
 	mode agreement.Mode, hasSuspectPool bool,
 ) ([]agreement.Ledger, error) {
@@ -191,7 +192,8 @@ func (inq *inquiry) ownSide(ownCause error, d *DivergenceError) (Side, error) {
 
 // kindNamed returns the kind with the given name, or KindCollective if the name is unknown.
 func kindNamed(name DivergenceKind) agreement.Kind {
-	for kind := agreement.KindTag; kind <= agreement.KindCollective; kind++ {
+	const firstKind, lastKind = agreement.KindTag, agreement.KindCollective
+	for kind := firstKind; kind <= lastKind; kind++ {
 		if kind.String() == string(name) {
 			return kind
 		}
@@ -200,8 +202,8 @@ func kindNamed(name DivergenceKind) agreement.Kind {
 	return agreement.KindCollective
 }
 
-// addSide adds the side of one absent rank. It changes copies of the slices of d, because other
-// errors can share the slices.
+// addSide adds the side of one absent rank. It copies the slices of d before it changes them,
+// because other errors can share them.
 func (d *DivergenceError) addSide(added Side) {
 	rank := added.Ranks[0]
 	d.Absent = slices.DeleteFunc(slices.Clone(d.Absent), func(r int) bool { return r == rank })

@@ -10,7 +10,7 @@ import (
 // DivergenceKind names what differs between ranks.
 type DivergenceKind string
 
-// The kinds of divergence. After DivergedValue, the group remains usable.
+// The kinds of divergence. Only after a DivergedValue does the group remain usable.
 const (
 	DivergedOperation  DivergenceKind = "operation"  // different calls, such as Check and Split
 	DivergedPools      DivergenceKind = "pools"      // different pools were created or closed
@@ -35,17 +35,17 @@ type DivergenceError struct {
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
 	// Position is the index of the first event that differs in the pool's history, for
-	// DivergedPlacement. If Last is not 0, a rank has discarded old events, and the index is only
-	// known to be from Position to Last.
+	// DivergedPlacement. If Last is not 0, a rank has discarded old events, and the index lies
+	// somewhere from Position to Last.
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
-	// Sides lists up to 16 distinct observations. Others lists the ranks with other observations.
+	// Sides lists up to 16 distinct observations. Others lists the ranks with none of these.
 	Sides  []Side `json:"sides"`
 	Others []int  `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority of ranks with a call. It is empty if there
-	// is no majority.
+	// Deviant lists the ranks that differ from the majority of ranks not in Absent. It is empty if
+	// there is no majority.
 	Deviant []int `json:"deviant"`
-	// Absent lists the ranks that missed the comparison.
+	// Absent lists the ranks that did not take part in the comparison.
 	Absent []int `json:"absent,omitempty"`
 	// Why is the likely cause of a DivergedPlacement, or "unknown".
 	Why     string `json:"why"`
@@ -57,7 +57,7 @@ type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes the observation: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the file:line of the call, or "" if unknown. Only DivergedValue has a Site without
+	// Site is the file:line of the call, or "" if unknown. Except for DivergedValue, it requires
 	// Options.CallSites.
 	Site string `json:"site"`
 	// Before describes up to ten earlier values, latest first, for DivergedValue.
@@ -85,7 +85,7 @@ func (d *DivergenceError) Ranks() map[int]Side {
 	return all
 }
 
-// divergenceOf returns nil if the ranks agreed.
+// divergenceOf converts the divergence in outcome, or returns nil if the ranks agreed.
 func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
 	source := outcome.Divergence
 	if source == nil {

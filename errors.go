@@ -19,17 +19,17 @@ var (
 // Errors about memory.
 var (
 	ErrOutOfMemory = driver.ErrOutOfMemory // the device, CUDA or the system is out of memory
-	ErrSize        = alloc.ErrSize         // a size is too large for any pool, or not positive
+	ErrSize        = alloc.ErrSize         // a size is not positive, or too large for any pool
 	ErrDoubleFree  = alloc.ErrDoubleFree   // Free was called twice
 	ErrFreed       = alloc.ErrFreed        // a freed buffer was used
-	ErrBusy        = driver.ErrBusy        // work in progress may use the memory
+	ErrBusy        = driver.ErrBusy        // unfinished work may use the memory
 	ErrSuspended   = driver.ErrSuspended   // the pool or group must be resumed first
 	ErrForeign     = alloc.ErrForeign      // the memory is not from this pool or runtime
 )
 
 // Errors of registration and collectives.
 var (
-	ErrCapturing   = driver.ErrCapturing   // not permitted during a capture; the capture continues
+	ErrCapturing   = driver.ErrCapturing   // the call is not permitted during a capture
 	ErrOutOfRange  = driver.ErrOutOfRange  // a buffer is too short or a count is too large
 	ErrAborted     = driver.ErrAborted     // a rank of the group has called Abort
 	ErrInterrupted = driver.ErrInterrupted // Options.Interrupted has ended the wait
@@ -39,8 +39,8 @@ var (
 // in bytes.
 type OutOfMemoryError struct {
 	Requested int64 `json:"requested"`
-	// Free is the total size of the free blocks of the allocation's stream, and LargestFree the size
-	// of the largest.
+	// Free is the total size of the free blocks of the allocation's stream. LargestFree is the size of
+	// the largest.
 	Free        int64 `json:"free"`
 	LargestFree int64 `json:"largest_free"`
 	// Capacity is the pool's limit, or 0 if it has none.
@@ -71,8 +71,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError converts an alloc.OutOfMemoryError and adds a device error, which may be nil.
-// It joins other errors.
+// newOutOfMemoryError converts an alloc.OutOfMemoryError and adds deviceErr, which may be nil. If
+// err has another type, it joins the two.
 func newOutOfMemoryError(err, deviceErr error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {
@@ -92,25 +92,24 @@ type (
 	// AbsentError names the ranks that did not call Open, Join or Split. It may wrap a TimeoutError.
 	// See [driver.AbsentError].
 	AbsentError = driver.AbsentError
-	// RankLostError names ranks whose processes have ended or that have closed their Runtime. See
+	// RankLostError names ranks whose processes have ended, or whose Runtimes have been closed. See
 	// [driver.RankLostError].
 	RankLostError = driver.RankLostError
-	// PriorError reports a call skipped on a rank because the stream had failed before. See
+	// PriorError reports that a rank skipped a call because the stream had already failed. See
 	// [driver.PriorError].
 	PriorError = driver.PriorError
-	// DeadlockError reports ranks that have left or wait for each other in different calls. See
-	// [driver.DeadlockError].
+	// DeadlockError reports ranks that have left the group or wait for each other in different calls.
+	// See [driver.DeadlockError].
 	DeadlockError = driver.DeadlockError
-	// MismatchError reports a collective or message whose arguments differ between ranks. If the
-	// ranks compare the call before they queue it, they return a DivergenceError. See
-	// [driver.MismatchError].
+	// MismatchError reports a collective or message whose arguments differ between ranks. A comparison
+	// before the call is queued reports a DivergenceError instead. See [driver.MismatchError].
 	MismatchError = driver.MismatchError
-	// PeerError reports that other ranks failed first, for an unknown reason. See [driver.PeerError].
+	// PeerError reports that other ranks failed first. See [driver.PeerError].
 	PeerError = driver.PeerError
 	// MessageError reports Sends and Recvs that do not match. See [driver.MessageError].
 	MessageError = driver.MessageError
-	// MessageEnds describes the Send and Recv of one message, or of all messages with one tag between
-	// two ranks. See [driver.MessageEnds].
+	// MessageEnds describes both ends of one message, or of all messages with one tag between two
+	// ranks. See [driver.MessageEnds].
 	MessageEnds = driver.MessageEnds
 	// MessageFault names the kind of mismatch in a MessageError. See [driver.MessageFault].
 	MessageFault = driver.MessageFault
@@ -125,8 +124,8 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
-// toAbsentError converts a rendezvous.AbsentError, but keeps the text. It returns other errors
-// unchanged.
+// toAbsentError converts a rendezvous.AbsentError to an AbsentError with the same text. It returns
+// other errors unchanged.
 func toAbsentError(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {

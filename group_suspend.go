@@ -19,18 +19,18 @@ type groupSuspender struct {
 func (s *groupSuspender) Suspended() bool { return s.suspendState.Load() != stateOpen }
 
 // Suspend releases the group's device memory until Resume. All ranks must call it, after they have
-// suspended the pools. Addresses and captured graphs stay valid. With NCCL 2.29.7 or newer, Suspend
-// also releases NCCL's memory, which Suspension.Released does not count. A second Suspend does
-// nothing.
+// suspended their pools. Addresses and captured graphs stay valid. With NCCL 2.29.7 or newer,
+// Suspend also releases NCCL's memory, which Suspension.Released does not count. A second Suspend
+// does nothing.
 //
 // If a stream of any rank has unfinished work after a second, or a message has not been received,
 // all ranks return an ErrBusy that names the rank and the work. During a capture, all ranks return
 // ErrCapturing. After these errors, the group remains usable. Other goroutines must not use the
 // group or its graphs during Suspend.
 //
-// While the group is suspended, its calls and graphs return ErrSuspended. On GPUs, do not use the
-// communicator of Handle, and do not replay graphs of other libraries that contain calls of the
-// group. Either would destroy the CUDA context.
+// While the group is suspended, its calls and graphs return ErrSuspended. On GPUs, using the NCCL
+// communicator of Group.Handle, or replaying a graph of another library that contains calls of the
+// group, would destroy the CUDA context.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))
@@ -89,7 +89,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 func (s *groupSuspender) prepareAllRanks(
 	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
 ) error {
-	if err := s.awaitSameCall(ctx, "suspend group"); err != nil {
+	if err := s.compareCalls(ctx, "suspend group"); err != nil {
 		return err
 	}
 
@@ -97,9 +97,9 @@ func (s *groupSuspender) prepareAllRanks(
 	return agreeOnRefusal(ctx, s.group, refusal)
 }
 
-// awaitSameCall waits until all ranks have made the call. If a rank has made a different call, it
+// compareCalls waits until each rank has made a call. If a rank has made a different call, it
 // returns an error.
-func (s *groupSuspender) awaitSameCall(ctx context.Context, call string) error {
+func (s *groupSuspender) compareCalls(ctx context.Context, call string) error {
 	return s.group.aligner.realignAndCompare(ctx, &sharedCall{tag: call})
 }
 
@@ -140,16 +140,17 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 // setState must be called with Group.mu held.
 func (s *groupSuspender) setState(state int32) {
 	s.suspendState.Store(state)
-	s.group.windows.makePlansStale() // prepared calls do not check suspendState
+	s.group.windows.makePlansStale() // because prepared calls do not check the state
 }
 
 // allocateAgain must be called with Group.mu held.
 func (s *groupSuspender) allocateAgain(ctx context.Context) error {
-	if err := s.awaitSameCall(ctx, "resume group"); err != nil {
+	if err := s.compareCalls(ctx, "resume group"); err != nil {
 		return err
 	}
 
-	if err := agreeOnRefusal(ctx, s.group, nil); err != nil {
+	var noRefusal error // this rank accepts
+	if err := agreeOnRefusal(ctx, s.group, noRefusal); err != nil {
 		return err
 	}
 
@@ -157,8 +158,8 @@ func (s *groupSuspender) allocateAgain(ctx context.Context) error {
 	return s.group.life.awaitFault(comm.Resume(ctx))
 }
 
-// refusal returns an ErrSuspended if the group is suspended. For a failed group, it returns nil, so
-// that the caller's next step returns the cause.
+// refusal returns an ErrSuspended if the group is suspended and has not failed. Calls on a failed
+// group return the cause instead.
 func (s *groupSuspender) refusal() error {
 	if !s.Suspended() || s.hasFailed() {
 		return nil
@@ -170,8 +171,8 @@ func (s *groupSuspender) refusal() error {
 
 func (s *groupSuspender) hasFailed() bool { return s.group.comm.Cause() != nil }
 
-// checkNotSuspended returns an error if the group of any window is suspended. A pool with such
-// windows cannot be suspended or resumed.
+// checkNotSuspended returns an error if the group of any window is suspended. The pool can then not
+// be suspended or resumed.
 func checkNotSuspended(windows []groupWindow) error {
 	i := slices.IndexFunc(windows, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {

@@ -6,17 +6,17 @@ import (
 	"symmem/driver"
 )
 
-// PeerAddresses returns, in group order, the addresses at which this process and kernels on its
-// device can access each rank's counterpart of this buffer. The caller must synchronize accesses
-// between ranks, for example with Group.Barrier.
+// PeerAddresses returns each rank's address for its counterpart of this buffer, in group order.
+// This process and kernels on its device can access these addresses. The caller must synchronize
+// accesses between ranks, for example with Group.Barrier.
 //
-// All work that uses the addresses must be complete before the group or the pool is closed and, if
-// the buffer has been freed, before Pool.Trim. The addresses must not be used while the pool is
+// All work that uses the addresses must be complete before the group or the pool is closed. After
+// Free, it must be complete before Pool.Trim. The addresses must not be used while the pool is
 // suspended.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer is not registered with
-// the group, ErrSuspended if the pool is suspended on this rank, and ErrUnsupported on all ranks if
-// some ranks cannot map each other's memory.
+// the group, and ErrSuspended if the pool is suspended on this rank. If any rank cannot map the
+// memory of another, all ranks return ErrUnsupported.
 func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("addresses of the zero buffer: %w", ErrForeign)
@@ -36,12 +36,13 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, ErrUnsupported)
 	}
 
-	addresses, err := mapper.PeerAddresses() // a new slice with the start of each rank's segment
+	starts, err := mapper.PeerAddresses() // of each rank's segment
 	if err != nil {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
 	}
 
 	offsetInSegment := address - uintptr(entry.segment.start)
+	addresses := starts // a new slice
 	for rank := range addresses {
 		addresses[rank] += offsetInSegment
 	}
@@ -70,8 +71,8 @@ func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintpt
 	return handle, address - uintptr(entry.segment.start), nil
 }
 
-// findUsableWindow returns the window that contains a range, or an error if there is none or its
-// pool is closed or suspended. subject names the wanted result in error texts.
+// findUsableWindow returns the window that contains a range. It returns an error if there is none,
+// or if the pool is closed or suspended. subject names the caller's result in error texts.
 func findUsableWindow(
 	g *Group, address uintptr, bytes int64, subject string,
 ) (*windowEntry, error) {

@@ -28,13 +28,13 @@ func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 // PermuteArgs contains the arguments of Permute and Unpermute. Suppose that this rank runs experts
 // 4 and 5 of a model, and that Dispatch has received row A for expert 5, row B for expert 4 and row
 // C for both. Permute writes B and C for expert 4, and then A and C for expert 5. The program
-// computes a new row from each of these four. Unpermute writes three rows for Combine: the new rows
-// of A and of B, and the sum of the two new rows of C, all multiplied by their weights.
+// computes a new row from each of these four. Unpermute multiplies the new rows by their weights,
+// and writes three rows for Combine: those of A and B, and the sum of the two of C.
 //
 // Memory may belong to any pool and must be aligned to 16 bytes.
 type PermuteArgs struct {
 	Routing
-	// Align divides the index of each expert's first row. It is at most 4096; 0 selects
+	// Align is the alignment of each expert's first row, in rows. It is at most 4096; 0 selects
 	// DefaultPermuteAlign.
 	Align int64
 	// Dispatched is the output of Dispatch.
@@ -59,7 +59,7 @@ func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {
 	}
 }
 
-// permutation is the operation of a call, as named in errors.
+// permutation is the name of an operation in errors.
 type permutation string
 
 const (
@@ -129,7 +129,7 @@ func queuePermutation(
 	thirdPool := third.pool
 	hasEnteredThird := thirdPool == first.pool || thirdPool == second.pool
 	if hasEnteredThird {
-		thirdPool = nil // a second entry fails if Pool.Close has begun
+		thirdPool = nil // a second entry would fail after the begin of Pool.Close
 	}
 
 	thirdUse, err := enterPools(thirdPool, nil)

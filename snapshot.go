@@ -11,17 +11,17 @@ import (
 	"symmem/internal/live"
 )
 
-// Each rank serves web pages that show snapshots of its Runtime. A snapshot must not delay the
-// program, so it contains only the latest events of each pool, and omits the state of a pool that
-// it cannot lock within maxLockWait.
+// Each rank serves web pages that show snapshots of its Runtime. So that a snapshot does not delay
+// the program, it contains only the latest events of each pool, and omits the state of a pool that
+// cannot be locked within maxLockWait.
 
 const (
 	maxSnapshotEvents = 1 << 16
 	maxFaultTextBytes = 4096
 )
 
-// snapshot returns the state of the Runtime, with at most maxEvents events of each pool and
-// maxSnapshotEvents of all pools.
+// snapshot returns the state of the Runtime, with at most maxEvents events of each pool, and at
+// most maxSnapshotEvents in total.
 func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	rt := v.rt
 	const unknownGPU = -1
@@ -99,7 +99,7 @@ func describeState(g *Group) (state, fault string) {
 	}
 }
 
-// snapshotPool returns the state of a pool and, if maxEvents is not 0, the latest events and the
+// snapshotPool returns the state of a pool. If maxEvents is not 0, it adds the latest events and the
 // windows. It holds the pool's lock for about 10 ns per event.
 func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	numberInDomain := p.events.outbox.common.Pool % poolsPerDomain
@@ -109,7 +109,7 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	}
 
 	hasDetails := maxEvents > 0
-	if hasDetails { // allocate before locking, because it is slow
+	if hasDetails { // the allocation is slow, so it precedes the lock
 		snapshot.Recent = make([]live.Placement, 0, maxEvents)
 	}
 
@@ -151,9 +151,9 @@ func lockInTime(p *Pool) bool {
 // addEvents adds the latest events in the pool's history, the ledger. The caller must hold p.mu.
 func addEvents(snapshot *live.Pool, p *Pool, maxEvents int) {
 	end := p.ledger.Position()
-	maxCount := min(end, uint64(maxEvents))
-	oldestPosition := p.ledger.Floor() // the ledger discards old events
-	snapshot.First = max(oldestPosition, end-maxCount)
+	maxCount := min(uint64(maxEvents), end)
+	oldest := p.ledger.Floor() // the ledger has discarded earlier events
+	snapshot.First = max(oldest, end-maxCount)
 	for position := snapshot.First; position < end; position++ {
 		var e event.Event
 		p.ledger.At(position).Load(&e)
