@@ -91,7 +91,7 @@ func (p *Pool) free(b Buffer) error {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
 
-	isStillUsed := state != alloc.Free // by another stream or a graph
+	isStillUsed := state != alloc.Free
 	if isStillUsed {
 		return p.freeLaterAndUnlock(block, state)
 	}
@@ -117,7 +117,7 @@ func (p *Pool) freeLaterAndUnlock(block alloc.Block, state alloc.State) error {
 	return recordErr
 }
 
-// countFree must be called with p.mu held. It is faster than an atomic increment.
+// countFree must be called with p.mu held, so that it needs no atomic increment.
 func countFree(p *Pool) { spin.Publish64(&p.frees, p.frees.Load()+1) }
 
 // freeAfterClose frees a buffer of a closed pool, and unmaps the buffer's segment if no other
@@ -125,7 +125,7 @@ func countFree(p *Pool) { spin.Publish64(&p.frees, p.frees.Load()+1) }
 func (p *Pool) freeAfterClose(b Buffer) error {
 	defer p.events.deliver()
 	var freeErr error
-	unmapErr := p.segments.end(func() unlockedCalls { // called with p.mu held
+	unmapErr := p.segments.end(func() unlockedCalls { // end holds p.mu
 		hasBuffers := len(p.segments.liveBuffers) > 0
 		if !hasBuffers {
 			freeErr = errPoolClosed

@@ -12,7 +12,7 @@ import (
 // the work is queued. Pool.Close and Pool.Suspend close the gate and wait until it is empty before
 // they unmap memory.
 
-// poolUse contains the passes for one or two gates. leave returns them.
+// poolUse contains the passes for one or two gates.
 type poolUse struct{ first, second spin.Pass }
 
 // enterPools begins a call that uses memory of a and b. Either may be nil, and both may be the same
@@ -21,7 +21,7 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 	goroutine := spin.Self()
 	var notEntered spin.Pass
 	if a != nil {
-		use.first = a.calls.EnterAs(goroutine) // fast for the goroutine that makes most calls
+		use.first = a.calls.EnterAs(goroutine) // fast, but only for the gate's main goroutine
 		if use.first == notEntered {
 			use.first, err = enterSlowly(a)
 			if err != nil {

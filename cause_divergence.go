@@ -70,7 +70,7 @@ func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool
 		config.Ledgers = ledgers
 		outcome, err := inq.comparison.run(context.Background(), inq.exchangeReports, config)
 		if err != nil && config.CallDiffers {
-			// Other ranks do not answer, but this rank knows the difference.
+			// The other ranks do not answer, but cause contains the difference.
 			outcome, err = inq.comparison.run(context.Background(), inq.exchangeAlone, config)
 		}
 

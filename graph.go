@@ -16,18 +16,18 @@ type Graph struct {
 	rt   *Runtime
 	work driver.Graph // nil in a zero Graph
 
-	pools  []*Pool  // all pools that the work uses
-	groups []*Group // all groups whose collectives the work contains
+	pools  []*Pool  // pools that the work uses
+	groups []*Group // groups whose collectives the work contains
 
 	mu           ranked.Mutex[graphMu]
 	pinnedMemory []Memory // guarded by mu
 	closed       bool     // guarded by mu
 }
 
-// BeginCapture starts recording the stream's work instead of running it. Until EndCapture, this
-// rank's groups cannot register memory: explicit registrations return ErrCapturing on all ranks,
-// and collectives run without registering their buffers. BeginCapture waits for registrations in
-// progress on this rank, for at most twice Options.Timeout.
+// BeginCapture starts recording the stream's work instead of running it. Until EndCapture, groups
+// that contain this rank cannot register memory: explicit registrations return ErrCapturing on all
+// ranks, and collectives run without registering their buffers. BeginCapture waits for
+// registrations in progress on this rank, for at most twice Options.Timeout.
 func (s *Stream) BeginCapture() error {
 	if err := s.rt.captures.begin(); err != nil {
 		return err
@@ -65,8 +65,8 @@ func (s *Stream) beginCapture() error {
 	return nil
 }
 
-// recordEvent returns an event that completes after the queued work. During a capture, that is the
-// work queued before the capture.
+// recordEvent returns an event that completes after the queued work. During a capture, it completes
+// after the work queued before the capture.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -87,7 +87,7 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture ends the capture and returns the recorded graph. The capture ends even after an error.
+// EndCapture ends the capture, even if it returns an error, and returns the recorded graph.
 func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
@@ -116,7 +116,8 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
 	work, err := s.queue.EndCapture()
-	if !s.capturing.Load() { // there was no BeginCapture
+	hadBegun := s.capturing.Load()
+	if !hadBegun {
 		return work, err
 	}
 

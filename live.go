@@ -35,12 +35,12 @@ func checkHTTP(address string) error {
 }
 
 // liveView serves web pages about this rank's state through a Unix socket. The lowest rank of each
-// machine also serves the pages of the machine's ranks at the TCP address in Options.HTTP.
+// machine also serves the pages of all ranks of the machine at the TCP address in Options.HTTP.
 type liveView struct {
 	rt          *Runtime
 	openTime    time.Time
 	server      *live.Server // nil without Options.HTTP, or if open failed
-	countsCalls atomic.Bool  // whether calls that are prepared from now on are counted and timed
+	countsCalls atomic.Bool  // whether calls are counted and timed; checked when they are prepared
 	isReady     atomic.Bool  // set by start; until then, the pages are almost empty
 }
 
@@ -77,8 +77,9 @@ func (v *liveView) openServer(ctx context.Context) (*live.Server, error) {
 // same name.
 func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	const key = "live"
-	var noValue []byte // only the first rank finds none, and stores its proposal
+	var noValue []byte
 	proposal := []byte(rand.Text())
+	// The first rank finds no value and stores its proposal. The others get that proposal.
 	name, err := v.rt.rankLists.store.CompareSet(ctx, key, noValue, proposal)
 	if err != nil {
 		return "", fmt.Errorf("agreeing on the name of the job: %w", err)
@@ -122,7 +123,7 @@ func (v *liveView) startCountingCalls() {
 	}
 
 	for _, g := range v.rt.registry.allGroups() {
-		g.windows.makePlansStale() // calls prepared so far are not counted
+		g.windows.makePlansStale() // so that calls are prepared again, and then counted
 	}
 }
 
@@ -134,7 +135,7 @@ type callTimers struct {
 type timerKey struct {
 	operation driver.Operation
 	path      driver.Path
-	sizeBits  int // bits.Len64 of the size in bytes, for example 13 for 4096 to 8191
+	sizeBits  int // bits.Len64 of the bytes of a call: for example, 13 for 4096 to 8191
 }
 
 // timerPair measures the calls with one timerKey.
@@ -144,7 +145,7 @@ type timerPair struct {
 	isRunTimed atomic.Bool      // false for messages, and if the backend cannot time work
 }
 
-// add counts and times every use of a prepared call.
+// add makes every later use of a prepared call be counted and timed.
 func (c *callTimers) add(call *collective, path driver.Path) {
 	bytes := call.described.Bytes
 	key := timerKey{

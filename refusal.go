@@ -11,11 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// Suspend releases the memory of a pool or a group until Resume. If one rank refuses a Suspend or a
-// Resume, all ranks return its error. For example, if stream 3 of rank 1 is busy, they return an
-// ErrBusy with the text "rank 1: stream 3 has unfinished work: synchronize it first".
-
-// refusalError says why a rank cannot suspend, resume or use memory.
+// refusalError says why a rank cannot suspend, resume or use memory. If one rank refuses a Suspend
+// or a Resume, all ranks return its error. For example, if stream 3 of rank 1 is busy, they return
+// an ErrBusy with the text "rank 1: stream 3 has unfinished work: synchronize it first".
 type refusalError struct {
 	text string
 	kind error // for errors.Is, such as ErrBusy
@@ -25,6 +23,7 @@ func (e *refusalError) Error() string { return e.text }
 
 func (e *refusalError) Unwrap() error { return e.kind }
 
+// refusalKinds must have the same order on all ranks.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
 // refusalMessage is sent to the other ranks as JSON.
@@ -33,8 +32,8 @@ type refusalMessage struct {
 	Kind int // index in refusalKinds
 }
 
-// agreeOnRefusal exchanges the refusals of all ranks, of which nil means none. It returns that of
-// the lowest rank that refuses, or nil. The caller must hold Group.mu.
+// agreeOnRefusal exchanges the refusals of all ranks, and returns the first in group order. refusal
+// is nil if this rank does not refuse. The caller must hold Group.mu.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	var own []byte // empty without a refusal
 	if refusal != nil {
@@ -65,7 +64,7 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 }
 
 func encodeRefusal(refusal error) []byte {
-	const maxTextBytes = driver.MaxPayload / 8 // JSON escapes a byte as up to six
+	const maxTextBytes = driver.MaxPayload / 8 // JSON needs up to six bytes for one
 	text := refusal.Error()
 	text = text[:min(len(text), maxTextBytes)]
 	message := refusalMessage{Text: text, Kind: kindIndex(refusal)}
@@ -144,7 +143,7 @@ func describeFirstWait(rt *Runtime) string {
 }
 
 // checkAdoptedWindows returns an ErrBusy if a segment is registered with a communicator of another
-// library, which can use the segment at any time.
+// library, because that library can use the segment at any time.
 func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	rt.mu.Lock()
 	communicators := rt.adopted

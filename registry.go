@@ -11,18 +11,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// registry lists the groups and pools of a Runtime that have not been closed. Once Runtime.Close
-// has begun, it removes none, and adds only the pools of calls in progress.
+// registry lists the open groups and pools of a Runtime. Once Runtime.Close has begun, only pools
+// of calls in progress are added, and nothing is removed.
 type registry struct {
 	mu             *ranked.Mutex[runtimeMu]
 	life           context.Context // canceled with ErrClosed when Runtime.Close begins
 	cancel         context.CancelCauseFunc
-	calls          sync.WaitGroup      // calls that create objects; Add needs mu and an open runtime
+	calls          sync.WaitGroup      // calls that create objects; Add is called with mu held
 	world          *Group              // the group of all ranks
 	groups         []*Group            // includes failed groups; guarded by mu
 	pools          []*Pool             // guarded by mu
 	joinedIDs      map[string]struct{} // includes ids of failed Joins; guarded by mu
-	ranges         poolRanges          // addresses of the pools
+	ranges         poolRanges          // addresses of the pools; changed with mu held
 	localPoolCount uint64              // pools created without a domain; guarded by mu
 }
 
@@ -189,7 +189,7 @@ func (r *registry) setUsedAddresses(p *Pool, bytes int64) {
 	r.ranges.set(p, bytes)
 }
 
-// countPools returns the number of pools that a group shares or, if domain is nil, of local pools.
+// countPools returns the number of pools of a domain or, if domain is nil, of local pools.
 func (r *registry) countPools(domain *Group) int {
 	count := 0
 	for _, p := range r.allPools() {

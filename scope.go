@@ -7,8 +7,8 @@ import (
 	"symmem/event"
 )
 
-// Scope is a section of code that allocates buffers from a pool. If the pool maps memory for the
-// buffers, End registers this memory with a group, so that all ranks of the group can access it.
+// Scope is a section of code that allocates buffers from a pool. End registers the pool's memory
+// with a group, so that all ranks of the group can access the buffers.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()
@@ -16,9 +16,9 @@ import (
 //	...
 //	return s.End(ctx)
 //
-// If the code panics or returns before End, Abandon ends the scope without registering memory,
-// because a registration would wait for the other ranks. Scopes can be nested. A Scope must not be
-// copied and is not safe for concurrent use.
+// If the code panics or returns before End, Abandon ends the scope. It does not register memory,
+// because that would wait for the other ranks. Scopes can be nested. A Scope must not be copied and
+// is not safe for concurrent use.
 type Scope struct {
 	pool       *Pool
 	group      *Group // nil after BeginDisabled
@@ -30,7 +30,7 @@ type Scope struct {
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
 // return an error.
 func (p *Pool) Begin(g *Group) *Scope {
-	// Begin can be inlined, so the Scope stays off the heap.
+	// Begin is small enough to be inlined, so that the Scope need not escape to the heap.
 	s := &Scope{pool: p, group: g}
 	s.membership, s.err = beginGroupScope(p, g)
 	return s
@@ -51,8 +51,8 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	return p.registrar.ensureMembership(g)
 }
 
-// BeginDisabled opens a scope without a group. The scope allocates from a pool of the Runtime whose
-// memory is never registered, instead of p.
+// BeginDisabled opens a scope without a group. Instead of p, the scope uses the Runtime's local
+// pool, whose memory is never registered.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -105,8 +105,8 @@ func (s *Scope) End(ctx context.Context) error {
 		s.pool.events.recordScope(event.KindScopeEnd, s.group)
 	}
 
-	hasPending := s.membership != nil && s.membership.hasPending.Load()
-	if !hasPending {
+	mustRegister := s.membership != nil && s.membership.hasPending.Load()
+	if !mustRegister {
 		return nil
 	}
 

@@ -48,8 +48,8 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 		return cmp.Compare(a.ID, b.ID)
 	})
 	pools := rt.registry.allPools()
+	maxPoolEvents := min(maxEvents, maxSnapshotEvents/max(len(pools), 1))
 	for _, p := range pools {
-		maxPoolEvents := min(maxEvents, maxSnapshotEvents/len(pools))
 		snapshot.Pools = append(snapshot.Pools, snapshotPool(p, maxPoolEvents))
 	}
 

@@ -15,13 +15,13 @@ import (
 )
 
 // A tuning table lists the fastest path (algorithm) for each size of a call. Ranks that take
-// different paths in the same AllReduce could wait for each other forever. Therefore, they compare
+// different paths in the same AllReduce could wait for each other forever. Therefore, ranks compare
 // their tables and other settings when they create a group.
 
 // BuiltInTuning selects the built-in tuning table in Options.Tuning.
 const BuiltInTuning = "built-in"
 
-// Environment variables for an unset Options.Tuning or Options.Path.
+// Environment variables that replace an unset Options.Tuning or Options.Path.
 const (
 	envTuning = "SYMMEM_TUNING"
 	envPath   = "SYMMEM_PATH"
@@ -39,8 +39,8 @@ type Tuning struct {
 	Machines int `json:"machines"`
 }
 
-// TuningFile returns the path of the file in the user's configuration directory to which "symmem
-// tune" writes the tuning table for a device and a number of ranks.
+// TuningFile returns the name of the file to which "symmem tune" writes the tuning table for a
+// device and a number of ranks. It lies in the user's configuration directory.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -100,7 +100,7 @@ func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest
 type groupSettings struct {
 	Settings []setting `json:"terms"`   // must be the same on all ranks
 	Machine  string    `json:"machine"` // from machineName
-	// TableError says why the rank cannot use its tuning table, if so.
+	// TableError says why the rank cannot use its tuning table, or is empty.
 	TableError string `json:"table_error,omitempty"`
 	// Suspect is set if the layout of a pool may differ between ranks.
 	Suspect bool `json:"suspect,omitempty"`

@@ -11,7 +11,7 @@ import (
 
 // Registering a pool's segment with a group creates a window, through which the ranks access each
 // other's memory. To find the window of an address, a table maps each granule of the pool's arena
-// (its address range) to a window. A registration copies only the chunks of granules it changes.
+// (its address range) to a window. A registration copies only the chunks of granules that change.
 
 // windowTable contains a group's windows. It is immutable, so that findWindow needs no lock.
 type windowTable struct {
@@ -25,7 +25,7 @@ type arenaTable struct {
 	base         uintptr // first address of the arena
 	bytes        uintptr
 	granuleShift uint8          // log2 of the bytes in a granule
-	chunks       []*windowChunk // missing and nil chunks contain no windows
+	chunks       []*windowChunk // nil chunks, and those after the last, contain no windows
 }
 
 const (
@@ -42,13 +42,13 @@ type windowEntry struct {
 }
 
 // findWindow returns the window at the first address of a range, or nil. isInWindow reports whether
-// it contains the whole range.
+// the window contains the whole range.
 func (t *windowTable) findWindow(
 	address uintptr, bytes int64,
 ) (entry *windowEntry, isInWindow bool) {
 	for i := range t.arenas {
 		arena := &t.arenas[i]
-		offset := address - arena.base // huge if the address is below base
+		offset := address - arena.base // wraps to a huge number below base
 		isInArena := offset < arena.bytes
 		if isInArena {
 			entry = arena.entryAt(offset)
@@ -82,7 +82,8 @@ func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	return bytes >= 0 && bytes <= bytesToEnd
 }
 
-// locate converts an address in the window to a position that is the same on every rank.
+// locate converts an address in the window to a position. Counterparts have the same position on
+// all ranks.
 func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
@@ -117,7 +118,7 @@ func (t *arenaTable) cloneChunks(first, last uintptr) []*windowChunk {
 	return chunks
 }
 
-// clone returns an empty chunk for nil.
+// clone returns a copy of c, or an empty chunk if c is nil.
 func (c *windowChunk) clone() *windowChunk {
 	if c == nil {
 		return &windowChunk{}
@@ -130,7 +131,7 @@ func (c *windowChunk) clone() *windowChunk {
 // windows contains a group's windows, and a membership for each pool that registers segments with
 // the group.
 type windows struct {
-	mu          *ranked.Spin[groupState] // held to replace table or memberships
+	mu          *ranked.Spin[groupState] // held to change the other fields
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
 	// revision counts changes that make plans stale. A plan is a call prepared for some windows.
@@ -212,7 +213,7 @@ func (w *windows) addMembership(m *membership) {
 	w.memberships.Store(&memberships)
 }
 
-// dropPool removes a pool without windows. It makes all plans stale, because they may contain
+// dropPool removes a pool that has no windows. It makes all plans stale, because some may contain
 // addresses of the pool.
 func (w *windows) dropPool(p *Pool) {
 	w.mu.Lock()
