@@ -102,7 +102,9 @@ func (s *suspicion) markSuspect(failedGroup *lifetime, liveBlocks func() []alloc
 	return true
 }
 
-func isRepaired(failedGroup *lifetime) bool { return failedGroup.faultState.Load() == faultRepaired }
+func isRepaired(failedGroup *lifetime) bool {
+	return failedGroup.faultState.Load() == faultRepaired
+}
 
 // isSuspect reports whether the pool is suspect for at least one group.
 func (s *suspicion) isSuspect() bool {

@@ -12,8 +12,8 @@ import (
 )
 
 // Suppose that ranks 0 and 1 call AllReduce, rank 2 calls Barrier, and rank 3 is late. Ranks 0 to 2
-// decide on a DivergenceError that has a side for each of the two calls, and lists rank 3 as absent.
-// When rank 3 arrives, it adopts the error, and adds a side for its own call to its copy.
+// decide on a DivergenceError that has a side for each call, and lists rank 3 as absent. When rank
+// 3 arrives, it adopts the error, and adds a side for its own call to its copy.
 
 // divergedCause returns a better error than cause, if there is one, after a report of kindDiverged.
 func (inq *inquiry) divergedCause(cause error, all *reports) error {
@@ -104,7 +104,7 @@ func (inq *inquiry) describeCall(cause error) string {
 }
 
 // comparableHistories returns the histories to compare. It returns none if a pool is suspect
-// (awaits a realignment), because histories may then differ in a correct program.
+// because histories may then differ in a correct program.
 func (inq *inquiry) comparableHistories(
 	mode agreement.Mode, hasSuspectPool bool,
 ) ([]agreement.Ledger, error) {

@@ -202,8 +202,7 @@ func (g *Group) prepareNewGroup(ctx context.Context) error {
 }
 
 // closeFailed closes a group that could not be created because of err. If err is a fault of the
-// group, the ranks first agree on its cause, which replaces err. closeFailed returns err joined with
-// the error of the closing.
+// group, it is replaced by the cause on which the ranks agree.
 func closeFailed(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())

@@ -168,7 +168,7 @@ type groupWindow struct {
 	window  driver.Window
 }
 
-// listWindows lists the pool's windows, sorted by group and segment: in the same order on all ranks.
+// listWindows lists the pool's windows, sorted by group and segment, as on all ranks.
 func (s *suspender) listWindows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -38,8 +38,8 @@ func (r Routing) Layout(ranks int) DispatchLayout {
 	return route.Layout(ranks, r.Hidden*int64(r.Type.Size()))
 }
 
-// FirstExpert returns the first expert of a rank in a group of the given size, and Experts if rank
-// equals ranks. The last expert of a rank is FirstExpert(ranks, rank+1) - 1.
+// FirstExpert returns the first expert of a rank in a group of the given size. The last expert is
+// FirstExpert(ranks, rank+1) - 1, also for the last rank.
 func (r Routing) FirstExpert(ranks, rank int) int {
 	route := driver.Route{Experts: r.Experts}
 	return route.FirstExpert(ranks, rank)

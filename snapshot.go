@@ -99,8 +99,8 @@ func describeState(g *Group) (state, fault string) {
 	}
 }
 
-// snapshotPool returns the state of a pool. If maxEvents is not 0, it adds the latest events and the
-// windows. It holds the pool's lock for about 10 ns per event.
+// snapshotPool returns the state of a pool. It includes the latest events and the windows unless
+// maxEvents is 0. It holds the pool's lock for about 10 ns per event.
 func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	numberInDomain := p.events.outbox.common.Pool % poolsPerDomain
 	snapshot := live.Pool{ID: numberInDomain}

@@ -121,7 +121,7 @@ func (u *useTracker) recordUseEnds() error {
 		}
 
 		u.useEndEvents[use] = nil
-		isStreamClosed := errors.Is(err, ErrClosed) // a closed stream has no unfinished work
+		isStreamClosed := errors.Is(err, ErrClosed) // its work is complete
 		if !isStreamClosed {
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
@@ -183,7 +183,7 @@ func (u *useTracker) reclaim(s *Stream, mark alloc.Mark) {
 	if hasDeferredBlocks {
 		u.endUsesBefore(s, mark)
 	} else {
-		u.core.MarkIdle(s.number, mark) // faster, but frees no deferred blocks
+		u.core.MarkIdle(s.number, mark) // faster
 	}
 }
 

@@ -82,8 +82,7 @@ func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	return bytes >= 0 && bytes <= bytesToEnd
 }
 
-// locate converts an address in the window to a position. Counterparts have the same position on
-// all ranks.
+// locate converts an address in the window to a position that is comparable between ranks.
 func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
