@@ -102,9 +102,7 @@ func (s *suspicion) markSuspect(failedGroup *lifetime, liveBlocks func() []alloc
 	return true
 }
 
-func isRepaired(failedGroup *lifetime) bool {
-	return failedGroup.faultState.Load() == faultRepaired
-}
+func isRepaired(failed *lifetime) bool { return failed.faultState.Load() == faultRepaired }
 
 // isSuspect reports whether the pool is suspect for at least one group.
 func (s *suspicion) isSuspect() bool {
