@@ -12,15 +12,15 @@ import (
 )
 
 // If rank 2 makes a different call than ranks 0 and 1, the ranks exchange reports several times and
-// decide on a DivergenceError with two sides. If a rank is late for an exchange, the other ranks
-// decide without it. The late rank then adds its side to its own copy of the error.
+// return a DivergenceError with two Sides, each a call and the ranks that made it. The error may
+// lack a rank that is late for an exchange, but the late rank adds its call to its own error.
 
 const differentRank = 2
 
 type lateRankCase struct {
-	diverge      divergeFunc
-	lateRank     int
-	lateExchange int32 // counts from 0
+	diverge  divergeFunc
+	lateRank int
+	exchange int32 // lateRank is late for the exchange with this index
 }
 
 // divergeFunc makes the ranks diverge and returns the DivergenceError.
@@ -30,7 +30,7 @@ func TestDivergenceContainsOwnSide(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []struct {
 		name      string
-		exchanges int32 // observed when no rank is late
+		exchanges int32 // number of exchanges if no rank is late
 		diverge   divergeFunc
 	}{
 		{name: "calls", exchanges: 3, diverge: callDifferently},
@@ -42,7 +42,7 @@ func TestDivergenceContainsOwnSide(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					checkOwnSides(t, lateRankCase{
-						diverge: kind.diverge, lateRank: lateRank, lateExchange: exchange,
+						diverge: kind.diverge, lateRank: lateRank, exchange: exchange,
 					})
 				})
 			}
@@ -53,8 +53,8 @@ func TestDivergenceContainsOwnSide(t *testing.T) {
 func callDifferently(r *rank, g *symmem.Group, p *symmem.Pool) error {
 	m := r.alloc(p, mib).Memory()
 	r.ok(p.Register(r.ctx, g))
-	const reportTimeout = 3 * time.Second // of the wait for the late rank's report
-	r.ok(g.SetTimeout(reportTimeout))
+	const lateReportTimeout = 3 * time.Second
+	r.ok(g.SetTimeout(lateReportTimeout))
 	count := int64(8)
 	if r.Rank() == differentRank {
 		count--
@@ -87,10 +87,10 @@ func checkOwnSides(t *testing.T, c lateRankCase) {
 	runRanks(t, ranks, o, func(r *rank) {
 		isLate := r.Rank() == c.lateRank
 		var begunExchanges atomic.Int32
-		// HoldReports hides optional methods of the backend, so all ranks must call it.
+		// HoldReports hides optional methods of the backend. All ranks must hide the same methods.
 		symmem.HoldReports(r.Runtime, func() {
 			exchange := begunExchanges.Add(1) - 1
-			if isLate && exchange == c.lateExchange {
+			if isLate && exchange == c.exchange {
 				otherRanks.Wait()
 			}
 		})
@@ -104,11 +104,11 @@ func checkOwnSides(t *testing.T, c lateRankCase) {
 		}
 
 		d := r.wantDivergence(c.diverge(r, g, p))
-		if n := begunExchanges.Load(); isLate && n <= c.lateExchange {
-			r.failf("the late rank has begun %d exchanges, want more than %d", n, c.lateExchange)
+		if n := begunExchanges.Load(); isLate && n <= c.exchange {
+			r.failf("the late rank has begun %d exchanges, want more than %d", n, c.exchange)
 		}
 
-		// Group.Check has compared the allocations of all ranks, including those of the late rank.
+		// Group.Check has compared the allocations of all ranks before any rank is late.
 		wantAllRanks := isLate || d.Kind == symmem.DivergedPlacement
 		checkSides(r, d, wantAllRanks)
 	})

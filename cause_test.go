@@ -168,7 +168,7 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 		InCall: "AllReduce 1", Activity: map[int]string{2: "in an agreement"},
 	}
 	ownReport := errors.New("own")
-	for _, cause := range slices.Concat(firstCauses, []error{ // one of each type
+	for _, cause := range slices.Concat(causesByPrecedence, []error{ // one of each type
 		mismatch,
 		fmt.Errorf("%w; advice", deadlock),
 		errors.New("unknown"),

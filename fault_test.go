@@ -12,13 +12,12 @@ import (
 	"symmem"
 )
 
-// Ranks may see different symptoms of a fault: if rank 2 dies, rank 1 may lose a connection while
-// rank 0 only times out. Ranks report their symptoms and agree on one report, the cause.
-// symmem.Fail injects the report of one rank.
+// Ranks may get different errors after a fault: if rank 2 dies, rank 1 may lose a connection while
+// rank 0 only times out. The ranks exchange their errors and agree on one of them, the cause.
+// symmem.Fail injects the error of one rank.
 
-// firstCauses lists a report of each type. If reports differ in type, the cause is the one that
-// comes first here.
-var firstCauses = []error{
+// causesByPrecedence holds an error of each type. The cause is the one that comes first here.
+var causesByPrecedence = []error{
 	&symmem.RankLostError{Ranks: []int{2}, InCall: "AllReduce 1"},
 	&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
 	&symmem.DeadlockError{InCall: "AllReduce 1", Activity: map[int]string{2: "in an agreement"}},
@@ -28,31 +27,31 @@ var firstCauses = []error{
 }
 
 func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
-	for i, earlier := range firstCauses {
-		for _, later := range firstCauses[i+1:] {
-			t.Run(fmt.Sprintf("%T before %T", earlier, later), func(t *testing.T) {
-				checkEarlierIsCause(t, earlier, later)
+	for i, higher := range causesByPrecedence {
+		for _, lower := range causesByPrecedence[i+1:] {
+			t.Run(fmt.Sprintf("%T before %T", higher, lower), func(t *testing.T) {
+				checkHigherIsCause(t, higher, lower)
 			})
 		}
 	}
 }
 
-// checkEarlierIsCause reports earlier on rank 1 and later on ranks 0 and 2.
-func checkEarlierIsCause(t *testing.T, earlier, later error) {
+// checkHigherIsCause injects higher on rank 1 and lower on ranks 0 and 2.
+func checkHigherIsCause(t *testing.T, higher, lower error) {
 	t.Helper()
 	const ranks = 3
 	var texts errorTexts
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
-		report := later
 		if r.Rank() == 1 {
-			report = earlier
+			symmem.Fail(g, higher)
+		} else {
+			symmem.Fail(g, lower)
 		}
 
-		symmem.Fail(g, report)
 		cause := g.Cause(r.ctx)
-		if reflect.TypeOf(cause) != reflect.TypeOf(earlier) {
-			r.failf("got %T (%v), want %T", cause, cause, earlier)
+		if reflect.TypeOf(cause) != reflect.TypeOf(higher) {
+			r.failf("got %T (%v), want %T", cause, cause, higher)
 		}
 
 		texts.add(r, cause)
@@ -60,19 +59,20 @@ func checkEarlierIsCause(t *testing.T, earlier, later error) {
 	texts.requireSame(t, ranks)
 }
 
+// If all ranks time out, the cause contains the call in which each rank waits.
 func TestLateReportNamesWaitPosition(t *testing.T) {
 	const ranks = 3
 	var texts errorTexts
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		const sum = "AllReduce 7"
-		const capturedGather = "AllGather 63, call 1 of capture 4" // with arbitrary numbers
-		reports := []*symmem.TimeoutError{                         // by rank
+		const capturedGather = "AllGather 63, call 1 of capture 4"
+		errorsByRank := []*symmem.TimeoutError{
 			{InCall: sum, Missing: []int{1}, Waited: time.Second},
 			{InCall: capturedGather, Missing: []int{0, 2}, Waited: time.Second},
 			{InCall: sum, Missing: []int{1}, Waited: time.Second},
 		}
-		symmem.Fail(g, reports[r.Rank()])
+		symmem.Fail(g, errorsByRank[r.Rank()])
 		var timeoutErr *symmem.TimeoutError
 		if cause := g.Cause(r.ctx); !errors.As(cause, &timeoutErr) {
 			r.failf("got %v, want a TimeoutError", cause)
@@ -92,24 +92,25 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 	texts.requireSame(t, ranks)
 }
 
-// Ranks 0 and 2 time out because rank 1 began its call too late.
+// Ranks 0 and 2 time out because rank 1 began its call too late. The cause contains the
+// explanation of rank 1.
 func TestLateReportOfRankWithoutTime(t *testing.T) {
 	const ranks = 3
 	const beganLate = "began this call when its deadline had passed or was near"
 	var texts errorTexts
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
-		report := &symmem.TimeoutError{
+		timeoutErr := &symmem.TimeoutError{
 			InCall: "AllReduce 7", Waited: time.Second, Missing: []int{1},
 			Activity: map[int]string{1: "in no call of this group"},
 		}
 		if r.Rank() == 1 {
-			report = &symmem.TimeoutError{
+			timeoutErr = &symmem.TimeoutError{
 				InCall: "AllReduce 8", Activity: map[int]string{1: beganLate},
 			}
 		}
 
-		symmem.Fail(g, report)
+		symmem.Fail(g, timeoutErr)
 		err := g.Cause(r.ctx)
 		texts.add(r, err)
 		const want = "AllReduce 7: waited 1s for rank 1; rank 1: " + beganLate
@@ -120,7 +121,7 @@ func TestLateReportOfRankWithoutTime(t *testing.T) {
 	texts.requireSame(t, ranks)
 }
 
-// After a fault, Err returns nil and Cause waits until the ranks have agreed on the cause.
+// Until the ranks have agreed on the cause of a fault, Err returns nil and Cause waits.
 func TestErrDoesNotWait(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		mayAgree := make(chan struct{})
@@ -135,19 +136,18 @@ func TestErrDoesNotWait(t *testing.T) {
 		r.wantErr(g.Cause(canceledCtx), context.Canceled)
 		close(mayAgree)
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
-		r.wantErr(g.Cause(canceledCtx), symmem.ErrAborted)
+		r.wantErr(g.Cause(canceledCtx), symmem.ErrAborted) // does not wait
 		r.wantErr(g.Err(), symmem.ErrAborted)
 	})
 }
 
-// A waiting call polls Options.Interrupted. An error of this function ends the call and the group.
+// A waiting call polls Options.Interrupted. If the poll fails, the call and the group end.
 func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 	errStop := errors.New("stop")
-	var stopRequested atomic.Bool
+	var failNextPoll atomic.Bool
 	rank1HasGroup := make(chan struct{})
 	options := symmem.Options{Interrupted: func() error {
-		mustStop := stopRequested.Swap(false) // clears the request, so that only one poll fails
-		if mustStop {
+		if failNextPoll.Swap(false) {
 			return errStop
 		}
 
@@ -167,8 +167,8 @@ func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 			return
 		}
 
-		<-rank1HasGroup // an earlier request could interrupt split
-		stopRequested.Store(true)
+		<-rank1HasGroup // no poll of rank 1 may fail
+		failNextPoll.Store(true)
 		callErr := g.Barrier(r.ctx, nil)
 		syncErr := r.DefaultStream().Synchronize(r.ctx)
 		err := errors.Join(callErr, syncErr) // either call may be interrupted

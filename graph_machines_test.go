@@ -17,21 +17,18 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// firstCallVariable makes this program run as a rank of the test.
+// firstCallVariable makes the test binary run as one rank, in runFirstCallProcess.
 const firstCallVariable = "SYMMEM_TEST_FIRST"
 
-// NCCL connects the ranks and allocates memory in the first call of a group, here during a graph
-// capture. Different values of NCCL_HOSTID make NCCL treat ranks on this machine as ranks on
-// different machines.
+// A graph can capture the first call of a group, in which NCCL connects the ranks and allocates
+// memory. Ranks on this machine with different values of NCCL_HOSTID count as ranks on different
+// machines.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
-	if os.Getenv(backendVariable) != "nccl" {
-		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
-	}
-
-	const defaultMachines = "2"
-	machines, err := strconv.Atoi(cmp.Or(os.Getenv("MACHINES"), defaultMachines))
+	skipOnHost(t, "the host backend has groups on one machine only")
+	const machinesVariable, defaultMachines = "MACHINES", "2"
+	machines, err := strconv.Atoi(cmp.Or(os.Getenv(machinesVariable), defaultMachines))
 	if err != nil {
-		t.Fatalf("the variable MACHINES: %v", err)
+		t.Fatalf("the variable %s: %v", machinesVariable, err)
 	}
 
 	const maxRanks = 4
@@ -67,13 +64,13 @@ func firstCallCommand(t *testing.T, store string, number, ranks, machine int) *e
 		fmt.Sprintf("NCCL_HOSTID=machine-%d", machine),
 		"NCCL_NET=Socket",
 	)
-	c.Stdout = &strings.Builder{} // for the error that the rank prints
+	c.Stdout = &strings.Builder{} // receives the error of the rank
 	c.Stderr = os.Stderr
 	return c
 }
 
 func runFirstCallProcess() (exitStatus int) {
-	// firstCallCommand has set both variables to integers.
+	// firstCallCommand has formatted these integers.
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
@@ -102,14 +99,14 @@ func captureAllOperations(ctx context.Context, rt *symmem.Runtime) error {
 	}
 
 	const elementBytes = 4
-	const count = 1 << 16                            // elements per rank, arbitrary
-	bytes := int64(elementBytes * count * rt.Size()) // for a gather
-	send, err := pool.Alloc(bytes)
+	const countPerRank = 1 << 16 // arbitrary
+	gatherBytes := int64(elementBytes * countPerRank * rt.Size())
+	send, err := pool.Alloc(gatherBytes)
 	if err != nil {
 		return err
 	}
 
-	recv, err := pool.Alloc(bytes)
+	recv, err := pool.Alloc(gatherBytes)
 	if err != nil {
 		return errors.Join(err, send.Free())
 	}
@@ -120,7 +117,7 @@ func captureAllOperations(ctx context.Context, rt *symmem.Runtime) error {
 		symmem.OpReduce, symmem.OpAllToAll,
 	} {
 		call := symmem.Call{
-			Operation: operation, Type: symmem.Float32, Count: count, Send: send.Memory(),
+			Operation: operation, Type: symmem.Float32, Count: countPerRank, Send: send.Memory(),
 			Recv: recv.Memory(),
 		}
 		if err := captureInNewGroup(ctx, rt, call); err != nil {
@@ -133,8 +130,8 @@ func captureAllOperations(ctx context.Context, rt *symmem.Runtime) error {
 }
 
 func captureInNewGroup(ctx context.Context, rt *symmem.Runtime, call symmem.Call) error {
-	const color = 0 // the same on all ranks, so the group has all of them
-	g, err := rt.World().Split(ctx, color, rt.Rank())
+	const sameColor = 0 // for one group of all ranks
+	g, err := rt.World().Split(ctx, sameColor, rt.Rank())
 	if err != nil {
 		return err
 	}

@@ -8,11 +8,11 @@ import (
 	"symmem"
 )
 
-// AdoptStream makes a stream of another library usable here. The program must forget the stream
-// before that library destroys it.
+// AdoptStream makes a stream of another library usable here. ForgetStream must be called before
+// that library destroys the stream.
 func ExampleInterop_AdoptStream() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		const handle = 0x5eed // a cudaStream_t on GPUs, an arbitrary number on the host
+		const handle = 0x5eed // stands for a cudaStream_t; the host backend accepts any number
 		interop := rt.Interop()
 		s, err := interop.AdoptStream(handle)
 		if err != nil {
@@ -54,14 +54,14 @@ func ExampleInterop_AdoptStream() {
 	// Output: sum 3, capturing false
 }
 
-// A binding for another language passes the arguments as a Call, and the file and line of its
-// caller as a site. If ranks make different calls, the error names the site of each rank.
+// A binding for another language passes a Call to Do, and the file and line of its caller to At. If
+// ranks make different calls, the error names the line on each rank.
 func ExampleInterop_Do() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		m := symmem.Host(make([]float32, 2))
-		interop := rt.Interop()
 		line := 10 + rt.Rank() // arbitrary, but different on each rank
-		interop = interop.At(interop.Site(fmt.Sprintf("model.py:%d", line)))
+		site := rt.Interop().Site(fmt.Sprintf("model.py:%d", line))
+		interop := rt.Interop().At(site)
 		call := symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.Sum,
 			Count: int64(1 + rt.Rank()), // differs between the ranks

@@ -9,37 +9,36 @@ import (
 	"symmem"
 )
 
-// An RMS norm adds the inputs of all ranks to the residual, and writes the normalized rows of the
-// residual to the output. In AllReduceRMSNorm, each rank computes all rows. In
-// ReduceScatterRMSNorm, each rank computes only its own rows: with 3 rows per rank, rank 1 owns
-// rows 3 to 5.
+// An RMS norm adds the inputs of all ranks to the residual, normalizes the rows of the sum, and
+// writes them to the output. AllReduceRMSNorm computes all rows on each rank. ReduceScatterRMSNorm
+// divides the rows among the ranks: with 3 rows per rank, rank 1 owns rows 3 to 5.
 
 const bfloat16Bytes = 2
 
-const fewRows = 3 // per rank, arbitrary
+const fewRowsPerRank = 3
 
 // prepareScatter sets r.args for a ReduceScatterRMSNorm, and returns arguments with which
-// AllReduceRMSNorm computes the same rows. The numbers are arbitrary.
+// AllReduceRMSNorm computes the same rows from the same input.
 func (r *normRank) prepareScatter(rowsPerRank int64) (whole symmem.NormArgs) {
-	a := &r.args
 	allRows := rowsPerRank * int64(r.Size())
-	tensor := func(rowCount int64) symmem.Memory {
-		return r.alloc(r.pool, rowCount*a.Hidden*bfloat16Bytes).Memory()
+	allocRows := func(rows int64) symmem.Memory {
+		return r.alloc(r.pool, rows*r.args.Hidden*bfloat16Bytes).Memory()
 	}
-	a.Rows = rowsPerRank
-	a.Input = tensor(allRows)
-	a.Output = tensor(rowsPerRank)
-	a.Residual = tensor(rowsPerRank)
-	r.fill(a.Input, r.scatteredInput)
-	r.fill(a.Weight, func(i int) float32 { return float32(1 + i%3) })
-	allResiduals := func(i int) float32 { return float32(math.Cos(float64(3 * i))) }
-	firstOwnElement := r.Rank() * int(rowsPerRank*a.Hidden)
-	r.fill(a.Residual, func(i int) float32 { return allResiduals(firstOwnElement + i) })
-	whole = *a
+	own := &r.args
+	own.Rows = rowsPerRank
+	own.Input = allocRows(allRows)
+	own.Output = allocRows(rowsPerRank)
+	own.Residual = allocRows(rowsPerRank)
+	r.fill(own.Input, r.scatteredInput)
+	r.fill(own.Weight, func(i int) float32 { return float32(1 + i%3) })
+	wholeResidual := func(i int) float32 { return float32(math.Cos(float64(3 * i))) }
+	firstOwnElement := r.Rank() * int(rowsPerRank*own.Hidden)
+	r.fill(own.Residual, func(i int) float32 { return wholeResidual(firstOwnElement + i) })
+	whole = *own // with the same Input and Weight
 	whole.Rows = allRows
-	whole.Output = tensor(allRows)
-	whole.Residual = tensor(allRows)
-	r.fill(whole.Residual, allResiduals)
+	whole.Output = allocRows(allRows)
+	whole.Residual = allocRows(allRows)
+	r.fill(whole.Residual, wholeResidual)
 	return whole
 }
 
@@ -47,7 +46,7 @@ func (r *normRank) scatteredInput(i int) float32 {
 	return float32(math.Sin(float64(i*i + r.Rank())))
 }
 
-func (r *normRank) ownRows(allRows symmem.Memory) []float32 {
+func (r *normRank) readOwnRows(allRows symmem.Memory) []float32 {
 	bytes := r.args.Rows * r.args.Hidden * bfloat16Bytes
 	own, err := allRows.Slice(int64(r.Rank())*bytes, bytes)
 	r.ok(err)
@@ -55,19 +54,21 @@ func (r *normRank) ownRows(allRows symmem.Memory) []float32 {
 }
 
 func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
-	for _, rows := range []int64{1, 5, 300} { // per rank
+	for _, rowsPerRank := range []int64{1, 5, 300} {
 		runNorms(t, func(r *normRank) {
-			whole := r.prepareScatter(rows)
+			whole := r.prepareScatter(rowsPerRank)
 			r.ok(r.World().ReduceScatterRMSNorm(r.ctx, r.args, nil))
 			r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
 			output := r.readNumbers(r.args.Output)
-			if !slices.Equal(output, r.ownRows(whole.Output)) {
-				r.failf("%d rows per rank: the output differs from AllReduceRMSNorm, want equal bits", rows)
+			if !slices.Equal(output, r.readOwnRows(whole.Output)) {
+				r.failf("%d rows per rank: the output differs from AllReduceRMSNorm, want equal bits",
+					rowsPerRank)
 			}
 
 			residual := r.readNumbers(r.args.Residual)
-			if !slices.Equal(residual, r.ownRows(whole.Residual)) {
-				r.failf("%d rows per rank: the residual differs from AllReduceRMSNorm, want equal bits", rows)
+			if !slices.Equal(residual, r.readOwnRows(whole.Residual)) {
+				r.failf("%d rows per rank: the residual differs from AllReduceRMSNorm, want equal bits",
+					rowsPerRank)
 			}
 		})
 	}
@@ -76,27 +77,27 @@ func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 // If the input does not fit into the exchange buffers, peers read it from symmetric memory.
 func TestScatteredNormReadsPeersInput(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		const rows = 600                         // per rank
+		const rowsPerRank = 600
 		const hidden = 8192                      // elements of a row
 		const inputPeriod, residualPeriod = 7, 5 // arbitrary
 		a := &r.args
-		a.Rows, a.Hidden = rows, hidden
-		const ownBytes = rows * hidden * bfloat16Bytes
+		a.Rows, a.Hidden = rowsPerRank, hidden
+		const bytesPerRank = rowsPerRank * hidden * bfloat16Bytes
 		symmetric := r.rank.pool() // memory of r.pool is not symmetric
-		a.Input = r.alloc(symmetric, ownBytes*int64(r.Size())).Memory()
-		a.Output = r.alloc(r.pool, ownBytes).Memory()
-		a.Residual = r.alloc(r.pool, ownBytes).Memory()
+		a.Input = r.alloc(symmetric, bytesPerRank*int64(r.Size())).Memory()
+		a.Output = r.alloc(r.pool, bytesPerRank).Memory()
+		a.Residual = r.alloc(r.pool, bytesPerRank).Memory()
 		a.Weight = r.alloc(r.pool, hidden*bfloat16Bytes).Memory()
 		r.fill(a.Input, func(i int) float32 { return float32(i%inputPeriod + r.Rank()) })
 		r.fill(a.Residual, func(i int) float32 { return float32(i % residualPeriod) })
 		r.fill(a.Weight, func(int) float32 { return 1 })
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
-		firstOwnElement := r.Rank() * rows * hidden
+		firstOwnElement := r.Rank() * rowsPerRank * hidden
 		for i, got := range r.readNumbers(a.Residual) {
-			inputOf0 := (firstOwnElement + i) % inputPeriod
-			inputOf1 := inputOf0 + 1
+			inputOfRank0 := (firstOwnElement + i) % inputPeriod
+			inputOfRank1 := inputOfRank0 + 1
 			oldResidual := i % residualPeriod
-			want := float32(inputOf0 + inputOf1 + oldResidual)
+			want := float32(inputOfRank0 + inputOfRank1 + oldResidual)
 			if got != want {
 				r.failf("element %d of the residual = %g, want %g", i, got, want)
 			}
@@ -104,10 +105,10 @@ func TestScatteredNormReadsPeersInput(t *testing.T) {
 	})
 }
 
-// Without Output, a norm writes only quantized rows: a byte per element and a scale per row.
+// With Quant and without Output, a norm writes a byte per element and a scale per row.
 func TestScatteredNormOnlyQuantizes(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		whole := r.prepareScatter(fewRows)
+		whole := r.prepareScatter(fewRowsPerRank)
 		a := &r.args
 		for _, args := range []*symmem.NormArgs{a, &whole} {
 			const quantizedBytes, scaleBytes = 1, 4
@@ -118,7 +119,7 @@ func TestScatteredNormOnlyQuantizes(t *testing.T) {
 		}
 
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
-		r.fill(a.Input, r.scatteredInput) // the first norm may have changed the input
+		r.fill(a.Input, r.scatteredInput) // shared with whole; the first norm may have changed it
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
 		got := make([]byte, a.Rows*a.Hidden)
 		allRows := make([]byte, whole.Rows*a.Hidden)
@@ -136,7 +137,7 @@ func TestScatteredNormOnlyQuantizes(t *testing.T) {
 
 func TestNormOperationsDiverge(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.prepareScatter(fewRows)
+		r.prepareScatter(fewRowsPerRank)
 		norm := r.World().ReduceScatterRMSNorm
 		if r.Rank() == 1 {
 			norm = r.World().AllReduceRMSNorm
@@ -157,7 +158,7 @@ func TestNormOperationsDiverge(t *testing.T) {
 // The output may overlap the input only in this rank's own rows.
 func TestInvalidScatteredNorms(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.prepareScatter(fewRows)
+		r.prepareScatter(fewRowsPerRank)
 		inputRows := func(owner int) symmem.Memory {
 			bytes := r.args.Rows * r.args.Hidden * bfloat16Bytes
 			m, err := r.args.Input.Slice(int64(owner)*bytes, bytes)
@@ -196,7 +197,7 @@ func TestInvalidScatteredNorms(t *testing.T) {
 
 func TestRepeatedScatteredNormDoesNotAllocate(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.prepareScatter(fewRows)
+		r.prepareScatter(fewRowsPerRank)
 		call := func() { r.ok(r.World().ReduceScatterRMSNorm(r.ctx, r.args, nil)) }
 		call() // the first call may allocate
 		const countingRank = 0
