@@ -10,8 +10,7 @@ import (
 )
 
 // Symmem can adopt CUDA streams of another library. After the library has destroyed a stream, a
-// query of the stream may crash the process. To prevent such queries, the library must call
-// ForgetStream before it destroys a stream, or SetIdle(true) when its streams have no work left.
+// query of the stream may crash the process. After SetIdle(true), symmem queries no adopted stream.
 
 // streamOwner acts as the other library.
 type streamOwner struct {
@@ -37,11 +36,11 @@ func (owner *streamOwner) withContext(do func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	previousContext, err := owner.cuda.Current()
-	if err == nil {
-		err = owner.cuda.SetCurrent(owner.primaryContext)
+	if err != nil {
+		return err
 	}
 
-	if err != nil {
+	if err := owner.cuda.SetCurrent(owner.primaryContext); err != nil {
 		return err
 	}
 
@@ -50,10 +49,11 @@ func (owner *streamOwner) withContext(do func() error) error {
 	return errors.Join(doErr, restoreErr)
 }
 
-func (owner *streamOwner) newStream() (s cuda.Stream, err error) {
-	err = owner.withContext(func() (err error) {
-		s, err = owner.cuda.StreamCreate()
-		return err
+func (owner *streamOwner) newStream() (cuda.Stream, error) {
+	var s cuda.Stream
+	err := owner.withContext(func() (createErr error) {
+		s, createErr = owner.cuda.StreamCreate()
+		return createErr
 	})
 	return s, err
 }
@@ -74,7 +74,7 @@ func (r *rank) adoptNewStream(
 
 func (r *rank) requireForeignStreams() {
 	if r.Device().Addressable {
-		r.skip("no other library has streams on the host", symmem.ErrUnsupported)
+		r.skip("the host backend adopts no CUDA streams", symmem.ErrUnsupported)
 	}
 }
 
@@ -86,16 +86,18 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 		owner := r.newStreamOwner()
 		r.Interop().SetIdle(true)
 		const float32Bytes = 4
-		for round := range int64(4) { // an arbitrary number of streams
+		const streams = 4
+		for i := range int64(streams) {
 			b := r.window(p, mib)
-			tensor := r.memoryAt(b.Memory().Address(), b.Size())
+			foreignMemory := r.memoryAt(b.Memory().Address(), b.Size())
 			ownerStream, s := r.adoptNewStream(owner)
 			r.fill(b, float32(r.Rank()+1))
-			count := b.Size()/float32Bytes - round // differs, so that no call is cached
-			r.ok(r.World().AllReduce(r.ctx, tensor, tensor, count, symmem.Float32, symmem.Sum, s))
+			count := b.Size()/float32Bytes - i // differs, so that no call is cached
+			r.ok(r.World().AllReduce(
+				r.ctx, foreignMemory, foreignMemory, count, symmem.Float32, symmem.Sum, s))
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(owner.destroy(ownerStream))
-			r.useAfterDestroy(p, b)
+			r.growAndTrimPool(p, b)
 		}
 
 		r.closePool(p)
@@ -103,9 +105,9 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	})
 }
 
-func (r *rank) useAfterDestroy(p *symmem.Pool, b symmem.Buffer) {
+func (r *rank) growAndTrimPool(p *symmem.Pool, b symmem.Buffer) {
 	r.checkSum(r.World(), b)
-	larger := r.window(p, 64*mib) // makes the pool map and register more memory
+	larger := r.window(p, 64*mib) // maps and registers more memory
 	r.checkSum(r.World(), larger)
 	r.ok(larger.Free())
 	r.ok(p.Trim(r.ctx, 0))
@@ -118,12 +120,13 @@ func TestForeignCaptureBlocksRegistration(t *testing.T) {
 		p := r.pool()
 		owner := r.newStreamOwner()
 		b := r.window(p, mib)
-		tensor := r.memoryAt(b.Memory().Address(), b.Size())
+		foreignMemory := r.memoryAt(b.Memory().Address(), b.Size())
 		ownerStream, s := r.adoptNewStream(owner)
 		r.ok(owner.withContext(func() error {
 			return owner.cuda.BeginCapture(ownerStream, cuda.CaptureRelaxed)
 		}))
-		r.ok(r.World().AllReduce(r.ctx, tensor, tensor, b.Size()/4, symmem.Float32, symmem.Sum, s))
+		r.ok(r.World().AllReduce(
+			r.ctx, foreignMemory, foreignMemory, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.alloc(p, 64*mib) // makes the pool map more memory
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		var graph cuda.Graph
@@ -133,7 +136,7 @@ func TestForeignCaptureBlocksRegistration(t *testing.T) {
 		}))
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(owner.destroy(ownerStream))
-		r.Interop().SetIdle(true) // so that Close does not query the destroyed stream
+		r.Interop().SetIdle(true) // because the stream is destroyed
 		r.checkSum(r.World(), r.window(p, 64*mib))
 		r.ok(owner.withContext(func() error { return owner.cuda.GraphDestroy(graph) }))
 		r.ok(owner.gpu.ReleasePrimary())

@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-// A fault, an error that ends a group, can leave a pool with different layouts on the ranks. The
-// next Register, Reserve or Trim realigns the pool: it makes the layouts equal again.
+// A fault can leave a pool with different layouts on the ranks. The next call that compares the
+// layouts, such as Register, realigns the pool: it makes the layouts equal again.
 
 func abortGroup(r *rank, g *symmem.Group) {
 	r.t.Helper()
@@ -16,7 +16,8 @@ func abortGroup(r *rank, g *symmem.Group) {
 	r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 }
 
-// A realignment waits for the work on all streams. It fails if a buffer is freed or used meanwhile.
+// A realignment waits for the work on all streams. Meanwhile, a buffer may be allocated, but not
+// freed or used.
 func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -24,7 +25,7 @@ func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 		used := r.alloc(p, 4096)
 		s, err := r.NewStream()
 		r.ok(err)
-		// InventoryAround calls a function in place of the wait.
+		// InventoryAround realigns the pool and calls a function in place of the wait.
 		allocate := func() { r.alloc(p, 4096) }
 		r.ok(symmem.InventoryAround(p, allocate))
 		for name, change := range map[string]func() error{
@@ -72,16 +73,16 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 // A reservation keeps its memory from other streams even if it has to realign the pool first.
 func TestReserveAfterFault(t *testing.T) {
 	for _, c := range []reserveCase{
-		{faultyRanks: []int{0, 1}, segments: 2}, // one reserved, one not
-		{faultyRanks: []int{0}, segments: 3},    // rank 1 reserves again after the realignment
+		{abortingRanks: []int{0, 1}, segments: 2}, // one segment is reserved, the other is not
+		{abortingRanks: []int{0}, segments: 3},    // rank 1 reserves again after the realignment
 	} {
 		checkReserveAfterFault(t, c)
 	}
 }
 
 type reserveCase struct {
-	faultyRanks []int // the ranks that know of the fault
-	segments    int64 // the capacity of the pool
+	abortingRanks []int
+	segments      int64 // the capacity of the pool
 }
 
 func checkReserveAfterFault(t *testing.T, c reserveCase) {
@@ -93,13 +94,9 @@ func checkReserveAfterFault(t *testing.T, c reserveCase) {
 		})
 		a := r.window(p, segmentBytes)
 		g := r.split(r.World(), 0)
-		if r.Rank() == 0 {
-			onlyHere := r.alloc(p, segmentBytes)
-			r.ok(onlyHere.Free())
-		}
-
+		changeLayoutOnRank0(r, p, segmentBytes)
 		r.ok(a.Free())
-		if slices.Contains(c.faultyRanks, r.Rank()) {
+		if slices.Contains(c.abortingRanks, r.Rank()) {
 			abortGroup(r, g)
 		}
 
@@ -112,6 +109,14 @@ func checkReserveAfterFault(t *testing.T, c reserveCase) {
 		r.checkSum(r.World(), reserved)
 		r.ok(r.World().Check(r.ctx))
 	})
+}
+
+func changeLayoutOnRank0(r *rank, p *symmem.Pool, bytes int64) {
+	r.t.Helper()
+	if r.Rank() == 0 {
+		onlyHere := r.alloc(p, bytes)
+		r.ok(onlyHere.Free())
+	}
 }
 
 // exhaustUnreserved allocates blocks of the given size until only reserved memory is left.
@@ -133,11 +138,7 @@ func TestCaptureDelaysRealignment(t *testing.T) {
 		a := r.window(p, 4096)
 		g := r.split(r.World(), 0)
 		r.ok(a.Free())
-		if r.Rank() == 0 {
-			onlyHere := r.alloc(p, mib)
-			r.ok(onlyHere.Free())
-		}
-
+		changeLayoutOnRank0(r, p, mib)
 		abortGroup(r, g)
 		s, err := r.NewStream()
 		r.ok(err)

@@ -18,10 +18,8 @@ import (
 // return the cause. The choice depends on the type: a MessageError takes precedence over a
 // TimeoutError.
 
-const callNumber = 3 // arbitrary
-
-// A late rank accepts the TimeoutError that other ranks have chosen, although its own MessageError
-// takes precedence.
+// If other ranks have already chosen a TimeoutError, a late rank accepts it instead of its own
+// MessageError.
 func TestLateRankGetsDecidedCause(t *testing.T) {
 	t.Parallel()
 	const ranks = 3
@@ -46,25 +44,25 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 		defer otherRanks.Done()
 		symmem.Fail(g, &symmem.TimeoutError{InCall: "AllReduce 1", Missing: []int{lateRank}})
 		texts.add(r, g.Cause(r.ctx))
-		_ = g.Close() // returns the cause, which texts already contains
+		_ = g.Close() // returns the cause again
 	})
 	texts.requireSame(t, ranks)
 }
 
-// All ranks return the error of the failing rank even if it misses the first exchange of reports.
+// All ranks return the error of failingRank even if it misses the first exchange of reports.
 func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	t.Parallel()
 	const ranks = 2
 	const failingRank = 1
 	var texts errorTexts
 	exchanged := make(chan struct{}) // closed after the first exchange of rank 0
-	closeExchanged := sync.OnceFunc(func() { close(exchanged) })
+	endFirstExchange := sync.OnceFunc(func() { close(exchanged) })
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		var hooks symmem.ReportHooks
 		if r.Rank() == failingRank {
 			hooks.Before = func() { <-exchanged }
 		} else {
-			hooks.After = closeExchanged
+			hooks.After = endFirstExchange
 		}
 
 		symmem.HookReports(r.Runtime, hooks)
@@ -90,17 +88,17 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	t.Parallel()
 	const departure = "has left the group without a report of its fault"
 	for name, c := range map[string]struct {
-		lost []int // the ranks that die; all others except rank 0 leave
+		died []int // of ranks 1 and 2; the others leave
 		want error // the cause on rank 0
 	}{
 		"one rank is lost": {
-			lost: []int{2},
+			died: []int{2},
 			want: &symmem.RankLostError{
 				Ranks: []int{2}, InCall: "AllReduce 1", Members: []int{0, 1, 2},
 			},
 		},
 		"all ranks have left": {
-			lost: nil,
+			died: nil,
 			want: &symmem.DeadlockError{
 				InCall: "AllReduce 1", Members: []int{0, 1, 2},
 				Activity: map[int]string{1: departure, 2: departure},
@@ -109,12 +107,12 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			checkCauseOfDepartures(t, c.lost, c.want)
+			checkCauseOfDepartures(t, c.died, c.want)
 		})
 	}
 }
 
-func checkCauseOfDepartures(t *testing.T, lost []int, want error) {
+func checkCauseOfDepartures(t *testing.T, died []int, want error) {
 	t.Helper()
 	var departing sync.WaitGroup // ranks 1 and 2
 	departing.Add(2)
@@ -123,15 +121,15 @@ func checkCauseOfDepartures(t *testing.T, lost []int, want error) {
 		var hooks symmem.ReportHooks
 		if r.Rank() == 0 {
 			hooks.Before = departing.Wait
-			hooks.Lost = lost // simulates the death of these ranks
+			hooks.Lost = died // simulates their death
 		} else {
-			hooks.Before = func() { <-checked } // so that rank 0 gets no report
+			hooks.Before = func() { <-checked } // so that they send rank 0 no report
 		}
 
 		symmem.HookReports(r.Runtime, hooks)
 		g := r.split(r.World(), 0)
 		if r.Rank() != 0 {
-			if !slices.Contains(lost, r.Rank()) {
+			if !slices.Contains(died, r.Rank()) {
 				r.ok(g.Close())
 			}
 
@@ -150,6 +148,8 @@ func checkCauseOfDepartures(t *testing.T, lost []int, want error) {
 	})
 }
 
+const callNumber = 3 // arbitrary
+
 func TestMismatchWithoutCallIsCause(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -167,8 +167,8 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	deadlock := &symmem.DeadlockError{
 		InCall: "AllReduce 1", Activity: map[int]string{2: "in an agreement"},
 	}
-	ownReport := errors.New("own")
-	for _, cause := range slices.Concat(causesByPrecedence, []error{ // one of each type
+	ownErr := errors.New("own")
+	for _, cause := range slices.Concat(causesByPrecedence, []error{
 		mismatch,
 		fmt.Errorf("%w; advice", deadlock),
 		errors.New("unknown"),
@@ -176,7 +176,7 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 		&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: mismatch},
 		fmt.Errorf("reading: %w", symmem.ErrAborted),
 	}) {
-		checkAdoptedCause(t, symmem.DecidedError(ownReport, cause), cause)
+		checkAdoptedCause(t, symmem.DecidedError(ownErr, cause), cause)
 	}
 }
 
@@ -205,12 +205,12 @@ func checkAdoptedCause(t *testing.T, got, cause error) {
 	}
 }
 
-// If the cause is a mismatch of the same call, a rank keeps its own error, which lists other ranks.
+// A rank keeps its own MismatchError if the cause is a MismatchError of the same call.
 func TestOwnErrorReplacesCauseOfSameCall(t *testing.T) {
-	ownReport := &symmem.MismatchError{Number: callNumber, Group: "world", Others: []int{1}}
+	ownErr := &symmem.MismatchError{Number: callNumber, Group: "world", Others: []int{1}}
 	cause := &symmem.MismatchError{Number: callNumber, Group: "world", Others: []int{0}}
-	if got := symmem.DecidedError(ownReport, cause); !errors.Is(got, ownReport) {
-		t.Errorf("DecidedError(%v) = %v; want this rank's error %v", cause, got, ownReport)
+	if got := symmem.DecidedError(ownErr, cause); !errors.Is(got, ownErr) {
+		t.Errorf("DecidedError(%v) = %v; want this rank's error %v", cause, got, ownErr)
 	}
 }
 
@@ -220,6 +220,6 @@ func TestLongCauseIsCut(t *testing.T) {
 	cause := &symmem.DivergenceError{Message: strings.Repeat("x", largeBytes)}
 	got := symmem.DecidedError(errors.New("own"), cause)
 	if n := len(got.Error()); n != maxBytes {
-		t.Errorf("DecidedError of %d bytes = %d bytes; want %d", largeBytes, n, maxBytes)
+		t.Errorf("the error for a cause of %d bytes has %d bytes; want %d", largeBytes, n, maxBytes)
 	}
 }

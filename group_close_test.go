@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// Close reports both a message that this rank has not received and the abort by its sender.
+// If a peer has sent a message and aborted, Close reports the abort and the unreceived message.
 func TestCloseNamesFailedPeer(t *testing.T) {
 	aborted := make(chan struct{})
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
@@ -53,8 +53,8 @@ func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	})
 }
 
-// Close aborts a collective that is queued behind other work. TestMain checks that no mapping of
-// the group is left.
+// Close times out behind queued work and aborts the collective. TestMain checks that no memory of
+// the group is still mapped.
 func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireDroppedWork()
@@ -105,14 +105,14 @@ func sumUntilError(r *rank, g *symmem.Group, b symmem.Buffer) error {
 	}
 }
 
-// A collective fails with a DeadlockError if another rank has closed the group.
+// A DeadlockError names the rank that has closed the group, but not a rank without a call.
 func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	const (
 		callingRank = 0
 		idleRank    = 1
 		closingRank = 2
-		survivors   = 2
 	)
+	const survivors = 2
 	var texts errorTexts
 	runRanks(t, 3, abortable, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -120,7 +120,7 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 		r.checkSum(g, b)
 		switch r.Rank() {
 		case callingRank:
-			_ = sumUntilError(r, g, b) // Cause returns the error below
+			_ = sumUntilError(r, g, b) // Cause returns the same error
 		case idleRank:
 			<-g.Ended()
 		case closingRank:

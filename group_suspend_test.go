@@ -8,18 +8,18 @@ import (
 	"symmem"
 )
 
-// Group.Suspend releases the memory of a group, and Pool.Suspend the memory of the pool's buffers.
+// Group.Suspend releases the group's device memory, and Pool.Suspend the memory of buffers.
 
 // suspendGroup must be called on all ranks.
 func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	r.t.Helper()
-	released, err := g.Suspend(r.ctx)
+	suspension, err := g.Suspend(r.ctx)
 	r.ok(err)
 	if !g.Suspended() {
 		r.failf("Suspended() = false after Suspend, want true")
 	}
 
-	return released
+	return suspension
 }
 
 // resumeGroup must be called on all ranks.
@@ -51,8 +51,8 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 			r.ok(w.Recv(r.ctx, m, messageCount, symmem.Float32, peer, s))
 		})
 		for cycle := range cycles {
-			suspendsPool := cycle%2 == 0
-			if suspendsPool {
+			alsoSuspendsPool := cycle%2 == 0
+			if alsoSuspendsPool {
 				r.suspend(p, symmem.DiscardContents)
 			}
 
@@ -62,7 +62,7 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 			}
 
 			resumeGroup(r, w)
-			if suspendsPool {
+			if alsoSuspendsPool {
 				r.resume(p)
 			}
 
@@ -85,7 +85,7 @@ func replayGraph(r *rank, g *symmem.Graph) {
 	r.synchronize()
 }
 
-// A suspended group refuses calls that need device memory. Check and Agree need none.
+// A suspended group refuses to use device memory, but permits Check and Agree.
 func TestSuspendedGroupRefusesCalls(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -101,7 +101,7 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 
 		r.alloc(p, 8*mib) // in a new segment, so that Register has work
 		const advice = "call its Resume on every rank"
-		refusals := map[string]error{
+		errByCall := map[string]error{
 			"AllReduce": r.sum(g, b),
 			"Barrier":   g.Barrier(r.ctx, s),
 			"Launch":    barrierGraph.Launch(s),
@@ -109,7 +109,7 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 			"Register":  p.Register(r.ctx, g),
 			"SetPath":   g.SetPath(r.ctx, symmem.PathPlain),
 		}
-		for name, err := range refusals {
+		for name, err := range errByCall {
 			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), advice) {
 				r.failf("%s: got %v, want ErrSuspended with %q", name, err, advice)
 			}
@@ -134,8 +134,8 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 		w := r.World()
 		s := r.DefaultStream()
 		m := r.unregistered(mib)
-		const short, long = 10, 100 << 10 // elements, which backends may send in different ways
-		for _, count := range []int64{short, long} {
+		const shortCount, longCount = 10, 100 << 10 // backends may send them in different ways
+		for _, count := range []int64{shortCount, longCount} {
 			if r.Rank() == 0 {
 				r.ok(w.Send(r.ctx, m, count, symmem.Float32, 1, s))
 				r.ok(s.Synchronize(r.ctx))
@@ -143,7 +143,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 
 			_, err := w.Suspend(r.ctx)
 			r.wantErr(err, symmem.ErrBusy)
-			if count == short { // texts keeps only one error per rank
+			if count == shortCount { // texts takes only one error per rank
 				texts.add(r, err)
 			}
 
@@ -162,22 +162,22 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	}
 }
 
-// The world can still use memory that was registered with a suspended and closed group.
+// After a suspended group has closed, the world can still use memory registered with the group.
 func TestSuspendedGroupCloses(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
-		for _, suspendsPool := range []bool{false, true} {
+		for _, alsoSuspendsPool := range []bool{false, true} {
 			g := r.split(r.World(), 0)
 			p := r.pool()
 			b := r.window(p, mib)
 			r.checkSum(g, b)
-			if suspendsPool {
+			if alsoSuspendsPool {
 				r.suspend(p, symmem.DiscardContents)
 			}
 
 			suspendGroup(r, g)
 			r.ok(g.Close())
 			r.wantErr(g.Resume(r.ctx), symmem.ErrClosed)
-			if suspendsPool {
+			if alsoSuspendsPool {
 				r.resume(p)
 			}
 

@@ -9,14 +9,14 @@ import (
 	"symmem"
 )
 
-const groupLateRank = 1 // makes none of the groupCalls
+const groupLateRank = 1
 
 const (
-	longTimeout  = time.Hour              // for creating a group, even on a busy machine
+	longTimeout  = time.Hour              // enough to create a group on a busy machine
 	shortTimeout = 300 * time.Millisecond // for groupCalls
 )
 
-// groupCalls wait for groupLateRank.
+// groupCalls wait for groupLateRank, which makes no call.
 var groupCalls = map[string]func(r *rank, g *symmem.Group) error{
 	"AllReduce": func(r *rank, g *symmem.Group) error {
 		const count = 1 // arbitrary
@@ -43,11 +43,11 @@ func joinSyncError(r *rank, callErr error) error {
 	return errors.Join(callErr, syncErr)
 }
 
-// groupCreators create a group with longTimeout.
+// groupCreators return a group with longTimeout.
 var groupCreators = map[string]func(r *rank) (*symmem.Group, error){
 	"JoinWith": joinWithLongTimeout,
 	"SetTimeout": func(r *rank) (*symmem.Group, error) {
-		g, err := r.Join(r.ctx, "long", []int{0, 1})
+		g, err := r.Join(r.ctx, "group", []int{0, 1})
 		if err == nil {
 			err = g.SetTimeout(longTimeout)
 		}
@@ -65,7 +65,7 @@ var groupCreators = map[string]func(r *rank) (*symmem.Group, error){
 }
 
 func joinWithLongTimeout(r *rank) (*symmem.Group, error) {
-	return r.JoinWith(r.ctx, "long", []int{0, 1}, symmem.GroupOptions{Timeout: longTimeout})
+	return r.JoinWith(r.ctx, "group", []int{0, 1}, symmem.GroupOptions{Timeout: longTimeout})
 }
 
 func TestGroupTimeoutNamesLateRank(t *testing.T) {
@@ -73,7 +73,7 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 		for creation, createGroup := range groupCreators {
 			t.Run(name+", "+creation, func(t *testing.T) {
 				errorReported := make(chan struct{})
-				worldOptions := symmem.Options{Timeout: 2 * longTimeout} // not used by the group
+				worldOptions := symmem.Options{Timeout: 2 * longTimeout} // must not apply to the group
 				runRanks(t, 2, worldOptions, func(r *rank) {
 					g, err := createGroup(r)
 					r.ok(err)
@@ -105,9 +105,9 @@ func TestJoinTimeoutNamesLateRank(t *testing.T) {
 			return
 		}
 
-		const groupTimeout = 3 * time.Second // enough for ranks 0 and 1 to meet
+		const groupTimeout = 3 * time.Second // usually enough for ranks 0 and 1 to meet
 		options := symmem.GroupOptions{Timeout: groupTimeout}
-		_, err := r.JoinWith(r.ctx, "short", []int{0, 1, 2}, options)
+		_, err := r.JoinWith(r.ctx, "group", []int{0, 1, 2}, options)
 		if r.Rank() == 0 {
 			close(errorReported)
 		}
@@ -120,7 +120,7 @@ func TestJoinTimeoutNamesLateRank(t *testing.T) {
 	})
 }
 
-// Zero is valid only in GroupOptions, where it selects the default.
+// SetTimeout also refuses zero, which selects the default in GroupOptions.
 func TestInvalidGroupTimeouts(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		options := symmem.GroupOptions{Timeout: -time.Second}
@@ -132,8 +132,7 @@ func TestInvalidGroupTimeouts(t *testing.T) {
 	})
 }
 
-// GroupOptions.Timeout also limits requests to the store, a server on rank 0 by which ranks find
-// each other.
+// Ranks find each other by the store, a server on rank 0. GroupOptions.Timeout limits its requests.
 func TestJoinTimeoutCoversStore(t *testing.T) {
 	const worldTimeout, groupTimeout = time.Minute, 20 * time.Millisecond
 	runRanks(t, 2, symmem.Options{Timeout: worldTimeout}, func(r *rank) {
@@ -143,14 +142,14 @@ func TestJoinTimeoutCoversStore(t *testing.T) {
 
 		symmem.StallStore(r.Runtime)
 		options := symmem.GroupOptions{Timeout: groupTimeout}
-		_, err := r.JoinWith(r.ctx, "short", []int{0, 1}, options)
+		_, err := r.JoinWith(r.ctx, "group", []int{0, 1}, options)
 		var timeoutErr *symmem.TimeoutError
 		if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{0}) {
 			r.failf("JoinWith = %v; want a TimeoutError that names rank 0", err)
 		}
 
 		if timeoutErr.Waited >= worldTimeout {
-			r.failf("JoinWith waited %v; want about %v", timeoutErr.Waited, groupTimeout)
+			r.failf("JoinWith waited %v; want less than %v", timeoutErr.Waited, worldTimeout)
 		}
 	})
 }

@@ -15,22 +15,21 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// leavingTimeout limits calls that should end much earlier.
-const leavingTimeout = time.Minute
+const generousTimeout = time.Minute
 
 // newStoreAddress returns a unique address where ranks find each other.
 func newStoreAddress() string { return "unix:@symmem-test-" + rand.Text() }
 
 const (
-	absentWorld = 3 // number of ranks
-	absentRank  = 2 // connects to the store and makes no call
+	absentWorldSize = 3
+	absentRank      = 2 // connects to the store but does not call Open
 )
 
-// Ranks 0 and 1 open a world that needs absentRank. Both errors name only absentRank, no matter
-// which rank times out first.
+// Ranks 0 and 1 open a world that needs absentRank. Both errors name only absentRank, whichever
+// rank times out first.
 func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	t.Parallel()
-	requireRanks(t, absentWorld)
+	requireRanks(t, absentWorldSize)
 	for _, row := range []struct {
 		name      string
 		firstRank int // the rank that times out first
@@ -49,40 +48,42 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 func checkAbsentRank(t *testing.T, firstRank int) {
 	t.Helper()
 	store := newStoreAddress()
-	leave := make(chan struct{})
-	absentRankResult := startConnectedRank(t, store, absentRank, absentWorld, leave)
+	rank1Ended := make(chan struct{})
+	absentRankResult := startAbsentRank(t, store, absentRank, absentWorldSize, rank1Ended)
 	const firstTimeout = 5 * time.Second // long enough for the ranks to connect
 	const openingRanks = 2               // ranks 0 and 1
 	errs := make([]error, openingRanks)
 	var opening sync.WaitGroup
 	begin := time.Now()
-	for r := range errs {
-		o := symmem.Options{Store: store, Rank: r, Size: absentWorld, Timeout: leavingTimeout}
-		if r == firstRank {
+	for number := range errs {
+		o := symmem.Options{
+			Store: store, Rank: number, Size: absentWorldSize, Timeout: generousTimeout,
+		}
+		if number == firstRank {
 			o.Timeout = firstTimeout
 		}
 
 		opening.Go(func() {
 			rt, err := symmem.Open(t.Context(), withBackend(o))
-			errs[r] = err
+			errs[number] = err
 			if err == nil {
 				rt.Close() // requireAbsentError reports the missing error
 			}
 
-			if r == 1 {
-				close(leave) // absentRank waits for rank 0, too
+			if number == 1 {
+				close(rank1Ended)
 			}
 		})
 	}
 
 	opening.Wait()
-	const limit = leavingTimeout / 2 // firstTimeout ends Open on both ranks
+	const limit = generousTimeout / 2 // the first timeout ends both calls of Open
 	if took := time.Since(begin); took > limit {
 		t.Errorf("Open took %v, want at most %v", took, limit)
 	}
 
-	for r, err := range errs {
-		requireAbsentError(t, r, err)
+	for number, err := range errs {
+		requireAbsentError(t, number, err)
 	}
 
 	if err := <-absentRankResult; err != nil {
@@ -90,28 +91,28 @@ func checkAbsentRank(t *testing.T, firstRank int) {
 	}
 }
 
-func requireAbsentError(t *testing.T, r int, err error) {
+func requireAbsentError(t *testing.T, number int, err error) {
 	t.Helper()
 	var absent *symmem.AbsentError
 	namesAbsentRank := errors.As(err, &absent) && slices.Equal(absent.Ranks, []int{absentRank})
 	saysLost := errors.As(err, new(*symmem.RankLostError))
 	if !namesAbsentRank || saysLost {
-		t.Errorf("rank %d: got %v, want an AbsentError of rank %d", r, err, absentRank)
+		t.Errorf("rank %d: got %v, want an AbsentError of rank %d", number, err, absentRank)
 	}
 }
 
-func startConnectedRank(
-	t *testing.T, store string, number, size int, leave <-chan struct{},
+func startAbsentRank(
+	t *testing.T, store string, number, size int, rank1Ended <-chan struct{},
 ) <-chan error {
 	t.Helper()
 	result := make(chan error, 1)
-	go func() { result <- runConnectedRank(t.Context(), store, number, size, leave) }()
+	go func() { result <- runAbsentRank(t.Context(), store, number, size, rank1Ended) }()
 	return result
 }
 
-// runConnectedRank stays connected to the store until leave is closed and rank 0 has ended.
-func runConnectedRank(
-	ctx context.Context, store string, number, size int, leave <-chan struct{},
+// runAbsentRank stays connected to the store until ranks 1 and 0 have ended.
+func runAbsentRank(
+	ctx context.Context, store string, number, size int, rank1Ended <-chan struct{},
 ) error {
 	noEnvironment := func(string) (string, bool) { return "", false }
 	world, err := rendezvous.Discover(noEnvironment, rendezvous.Options{
@@ -126,11 +127,11 @@ func runConnectedRank(
 		return err
 	}
 
-	<-leave
-	waitCtx, cancel := context.WithTimeout(context.Background(), leavingTimeout)
+	<-rank1Ended
+	waitCtx, cancel := context.WithTimeout(context.Background(), generousTimeout)
 	defer cancel()
-	hasEnded := func(ended []*rendezvous.EndedError) bool { return len(ended) > 0 }
-	monitor.AwaitEnded(waitCtx, []int{0}, hasEnded)
+	anyEnded := func(ended []*rendezvous.EndedError) bool { return len(ended) > 0 }
+	monitor.AwaitEnded(waitCtx, []int{0}, anyEnded)
 	return monitor.Close()
 }
 
@@ -145,7 +146,7 @@ func TestClosedRankIsNotReportedDead(t *testing.T) {
 	_, err := runtimes[0].Join(t.Context(), "g", []int{0, 1})
 	var lost *symmem.RankLostError
 	if !errors.As(err, &lost) || !lost.Left || !slices.Equal(lost.Ranks, []int{1}) {
-		t.Errorf("got %v, want a RankLostError that says that rank 1 has closed", err)
+		t.Errorf("got %v, want a RankLostError with Left and rank 1", err)
 	}
 
 	text := fmt.Sprint(err)
@@ -169,7 +170,7 @@ func openStoreRanks(t *testing.T, ranks int) []*symmem.Runtime {
 	var opening sync.WaitGroup
 	for r := range runtimes {
 		opening.Go(func() {
-			o := symmem.Options{Store: store, Rank: r, Size: ranks, Timeout: leavingTimeout}
+			o := symmem.Options{Store: store, Rank: r, Size: ranks, Timeout: generousTimeout}
 			runtimes[r], errs[r] = symmem.Open(t.Context(), withBackend(o))
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// abruptEnds are callbacks that do not return. The keys are the words of symmem's reports.
+// abruptEnds are callbacks that end without a return. Errors and logs contain the key.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,
@@ -45,8 +45,7 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 	}
 }
 
-// A host function is a callback queued on a stream. If it fails, the next Synchronize returns the
-// failure.
+// A host function is a callback queued on a stream. Its failure affects only the next Synchronize.
 func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +65,7 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 				r.ok(s.Host(func() { ran = true }))
 				r.ok(s.Synchronize(r.ctx))
 				if !ran {
-					r.failf("the stream skipped the function after Synchronize, want it to run")
+					r.failf("the stream skipped a function that was queued after the failed Synchronize")
 				}
 
 				r.ok(r.sum(r.World(), b))
@@ -75,14 +74,11 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	}
 }
 
-// A failure of Call.Arrived, the callback of a receive, ends the group but not the world.
+// Call.Arrived is the callback of a receive. Its failure ends the group but not the world.
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
-	const (
-		receiver = 0
-		sender   = 1
-		count    = 4                // arbitrary
-		limit    = 20 * time.Second // much longer than the group takes to fail
-	)
+	const receiver, sender = 0, 1
+	const count = 4                // arbitrary
+	const limit = 20 * time.Second // much longer than the group takes to fail
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{UnorderedMessages: true}, func(r *rank) {
@@ -92,7 +88,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 				if r.Rank() == sender {
 					r.ok(g.Send(r.ctx, b.Memory(), count, symmem.Int32, receiver, s))
 				} else {
-					// Do may return the failure. Cause returns it below.
+					// Do may return the failure. Cause always returns it.
 					_ = r.Interop().Do(r.ctx, g, symmem.Call{
 						Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource, Count: count,
 						Recv: b.Memory(), Arrived: func(int) { fail() },
@@ -132,9 +128,8 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 			}
 			runRanks(t, 2, o, func(r *rank) {
 				if r.Rank() == lateRank {
-					text := ""
-					for !strings.Contains(text, "Options.OnLate "+name) {
-						text = <-logged
+					for line := ""; !strings.Contains(line, "Options.OnLate "+name); {
+						line = <-logged
 					}
 				}
 
