@@ -3,7 +3,6 @@ package symmem_test
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"strings"
@@ -14,8 +13,8 @@ import (
 	"symmem/driver/nccl"
 )
 
-// backendVariable selects the backend of the tests. The default, host, keeps device memory in RAM.
-// The backend nccl needs a GPU for each rank.
+// backendVariable selects the backend of the tests. The default, host, needs no GPU. The
+// backend nccl needs one for each rank.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
 func withBackend(o symmem.Options) symmem.Options {
@@ -33,12 +32,12 @@ func isHost() bool { return withBackend(symmem.Options{}).Backend == "host" }
 func skipOnHost(tb testing.TB, reason string) {
 	tb.Helper()
 	if isHost() {
-		tb.Skip(fmt.Errorf("%s: %w", reason, symmem.ErrUnsupported))
+		tb.Skipf("%s: %v", reason, symmem.ErrUnsupported)
 	}
 }
 
-// availableRanks returns the number of ranks that the backend can run, one for each device. It
-// returns 2 even for fewer devices, because openRanks then skips the test.
+// availableRanks returns the number of ranks that the backend can run, one for each device. The
+// result is at least 2, because openRanks skips a test without enough devices.
 func availableRanks(tb testing.TB) int {
 	tb.Helper()
 	if isHost() {
@@ -53,8 +52,8 @@ func availableRanks(tb testing.TB) int {
 	return max(n, 2)
 }
 
-// smallestRefusedSize is the smallest number of ranks for which there were too few devices, or 0. A
-// second attempt would be slow, because each rank waits for the ranks without a device.
+// smallestRefusedSize is the smallest number of ranks for which there were too few devices, or 0.
+// openRanks does not try this number again, because the ranks with devices would wait for the rest.
 var smallestRefusedSize atomic.Int64
 
 // openRanks skips the test if there are too few devices. The caller must close the Runtimes.

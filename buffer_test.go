@@ -44,11 +44,11 @@ func TestBufferPlacement(t *testing.T) {
 	})
 }
 
-// A copy accepts a Go slice on every device, a collective only on some.
+// A copy accepts a Go slice on every device, a collective only if the device is Addressable.
 func TestGoSliceNeedsAddressableDevice(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		const count = 4
-		const bytes = 4 * count // of float32
+		const count, float32Bytes = 4, 4
+		const bytes = count * float32Bytes
 		whole := symmem.Host(make([]float32, 2*count))
 		half, err := whole.Slice(0, bytes)
 		r.ok(err)
@@ -61,7 +61,8 @@ func TestGoSliceNeedsAddressableDevice(t *testing.T) {
 			}
 		}
 
-		deviceMemory, err := r.alloc(r.pool(), bytes).Memory().Slice(0, bytes)
+		roundedUp := r.alloc(r.pool(), bytes).Memory()
+		deviceMemory, err := roundedUp.Slice(0, bytes)
 		r.ok(err)
 		r.ok(r.DefaultStream().Copy(deviceMemory, half))
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
@@ -71,9 +72,9 @@ func TestGoSliceNeedsAddressableDevice(t *testing.T) {
 // A View of a buffer as a Go slice works only if the CPU can address device memory.
 func TestViewNeedsAddressableDevice(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		b := r.alloc(r.pool(), 1000)
-		const roundedBytes = 1024
+		const bytes, roundedBytes = 1000, 1024
 		const float64Bytes = 8
+		b := r.alloc(r.pool(), bytes)
 		view, err := symmem.View[float64](b)
 		if !r.Device().Addressable {
 			r.wantErr(err, symmem.ErrUnsupported)
@@ -125,27 +126,30 @@ func TestBufferMisuse(t *testing.T) {
 
 func TestMemorySliceBounds(t *testing.T) {
 	m := symmem.ForeignMemory(0x1000, 100) // at an arbitrary address
-	const refused = -1
 	for _, row := range []struct {
 		name          string
 		offset, bytes int64 // arguments of Slice
-		wantOffset    int64 // or refused
+		wantOffset    int64
+		wantErr       error
 	}{
 		{name: "all of it", offset: 0, bytes: 100, wantOffset: 0},
 		// A slice of no bytes begins at the start of the memory.
 		{name: "no bytes, at the end", offset: 100, bytes: 0, wantOffset: 0},
 		{name: "the last byte", offset: 99, bytes: 1, wantOffset: 99},
-		{name: "a byte past the end", offset: 99, bytes: 2, wantOffset: refused},
-		{name: "a start before the memory", offset: -1, bytes: 1, wantOffset: refused},
-		{name: "a negative length", offset: 1, bytes: -1, wantOffset: refused},
-		{name: "a length that overflows", offset: 1, bytes: math.MaxInt64, wantOffset: refused},
-		{name: "a start far past the end", offset: math.MaxInt64, bytes: 1, wantOffset: refused},
+		{name: "a byte past the end", offset: 99, bytes: 2, wantErr: symmem.ErrOutOfRange},
+		{name: "a start before the memory", offset: -1, bytes: 1, wantErr: symmem.ErrOutOfRange},
+		{name: "a negative length", offset: 1, bytes: -1, wantErr: symmem.ErrOutOfRange},
+		{name: "a length that overflows", offset: 1, bytes: math.MaxInt64, wantErr: symmem.ErrOutOfRange},
+		{
+			name: "a start far past the end", offset: math.MaxInt64, bytes: 1,
+			wantErr: symmem.ErrOutOfRange,
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			part, err := m.Slice(row.offset, row.bytes)
-			if row.wantOffset == refused {
-				if !errors.Is(err, symmem.ErrOutOfRange) {
-					t.Errorf("Slice(%d, %d) = %+v, %v; want ErrOutOfRange", row.offset, row.bytes, part, err)
+			if row.wantErr != nil {
+				if !errors.Is(err, row.wantErr) {
+					t.Errorf("Slice(%d, %d) = %+v, %v; want %v", row.offset, row.bytes, part, err, row.wantErr)
 				}
 
 				return
@@ -160,8 +164,8 @@ func TestMemorySliceBounds(t *testing.T) {
 	}
 }
 
-// A range of addresses is symmetric if it lies entirely in one window, a segment of a pool that all
-// ranks have registered.
+// A range of addresses is symmetric if it lies entirely in one window. A window is a segment of a
+// pool that all ranks have registered.
 func TestIsSymmetricAtWindowEdges(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -171,6 +175,7 @@ func TestIsSymmetricAtWindowEdges(t *testing.T) {
 		start := window.Address()
 		size := window.Size()
 		end := start + uintptr(size)
+		inside := start + 8
 		for _, row := range []struct {
 			name    string
 			address uintptr
@@ -179,12 +184,12 @@ func TestIsSymmetricAtWindowEdges(t *testing.T) {
 		}{
 			{name: "the whole window", address: start, bytes: size, want: true},
 			{name: "the last byte of the window", address: end - 1, bytes: 1, want: true},
-			{name: "no bytes in the window", address: start + 8, bytes: 0, want: true},
+			{name: "no bytes in the window", address: inside, bytes: 0, want: true},
 			{name: "across the end of the window", address: end - 1, bytes: 2, want: false},
 			{name: "the byte after the window", address: end, bytes: 1, want: false},
 			{name: "the byte before the window", address: start - 1, bytes: 1, want: false},
 			{name: "across the start of the window", address: start - 1, bytes: 2, want: false},
-			{name: "a length that overflows", address: start + 8, bytes: math.MaxInt64, want: false},
+			{name: "a length that overflows", address: inside, bytes: math.MaxInt64, want: false},
 			{name: "a negative length", address: start, bytes: -1, want: false},
 			{name: "an unregistered segment", address: unregistered.Address(), bytes: 1, want: false},
 			{name: "no address", address: 0, bytes: 1, want: false},
@@ -207,10 +212,10 @@ func TestObserverCallOrder(t *testing.T) {
 		var calls []string
 		record := func(name string) { calls = append(calls, name) }
 		remove := r.Interop().Observe(symmem.Observer{
-			SegmentAlloc: func(symmem.SegmentEvent) { record("map") },
-			SegmentFree:  func(symmem.SegmentEvent) { record("unmap") },
-			Register:     func(symmem.WindowEvent) { record("register") },
-			Deregister:   func(symmem.WindowEvent) { record("deregister") },
+			SegmentAlloc: func(symmem.SegmentEvent) { record("SegmentAlloc") },
+			SegmentFree:  func(symmem.SegmentEvent) { record("SegmentFree") },
+			Register:     func(symmem.WindowEvent) { record("Register") },
+			Deregister:   func(symmem.WindowEvent) { record("Deregister") },
 		})
 		removeEmpty := r.Interop().Observe(symmem.Observer{})
 		p := r.pool()
@@ -222,7 +227,7 @@ func TestObserverCallOrder(t *testing.T) {
 		remove() // a second call does nothing
 		unobserved := r.alloc(p, 4096)
 		r.ok(unobserved.Free())
-		want := []string{"map", "register", "deregister", "unmap"}
+		want := []string{"SegmentAlloc", "Register", "Deregister", "SegmentFree"}
 		if !slices.Equal(calls, want) {
 			r.failf("got the calls %v, want %v", calls, want)
 		}

@@ -14,13 +14,13 @@ import (
 	"symmem/internal/cuda"
 )
 
-// If ranks make different calls, they get a DivergenceError. Each side lists the ranks with the
-// same call.
+// If ranks make different calls, they get a DivergenceError. Each of its Sides is a call and the
+// ranks that made it.
 
 // A divergence of a subgroup lists world ranks. The text also gives the ranks in the subgroup.
 func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
-	checkPlain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
-	runWithFault(t, 3, checkPlain, func(r *rank) {
+	options := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
+	runWithFault(t, 3, options, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
 			return // alone in its group
@@ -29,9 +29,9 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 		m := r.alloc(r.pool(), 4096).Memory()
 		const root = 1                 // world rank 2
 		count := int64(100 + r.Rank()) // 100 on rank 0, 102 on rank 2
-		err := g.Broadcast(r.ctx, m, m, count, symmem.Int8, root, nil)
+		callErr := g.Broadcast(r.ctx, m, m, count, symmem.Int8, root, nil)
 		syncErr := r.DefaultStream().Synchronize(r.ctx)
-		d := r.wantDivergence(errors.Join(err, syncErr))
+		d := r.wantDivergence(errors.Join(callErr, syncErr))
 		want := []symmem.Side{
 			{Ranks: []int{0}, Event: "Broadcast of 100 int8, root 1 of the group, path plain, collective 1"},
 			{Ranks: []int{2}, Event: "Broadcast of 102 int8, root 1 of the group, path plain, collective 1"},
@@ -55,7 +55,7 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 // Ranks diverge if they launch different graphs, even if the graphs contain equal calls.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
 	options := checkEvery
-	options.Timeout = time.Minute // a rank that waits for the timeout exceeds the limit below
+	options.Timeout = time.Minute
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			runWithFault(t, ranks, options, func(r *rank) {
@@ -73,7 +73,7 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 				launchErr := launched.Launch(r.DefaultStream())
 				syncErr := r.DefaultStream().Synchronize(r.ctx)
 				d := r.wantDivergence(errors.Join(launchErr, syncErr))
-				limit := options.Timeout / 2
+				limit := options.Timeout / 2 // exceeded after a timeout
 				if elapsed := time.Since(begin); elapsed > limit {
 					r.failf("the divergence was reported after %v, want at most %v", elapsed, limit)
 				}
@@ -119,7 +119,7 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 
 		r.poolWith(symmem.PoolOptions{Domain: g})      // pool 0
 		p := r.poolWith(symmem.PoolOptions{Domain: g}) // pool 1
-		bytesByRank := []int64{0: 512, 2: 1536}
+		bytesByRank := map[int]int64{0: 512, 2: 1536}
 		r.alloc(p, bytesByRank[r.Rank()])
 		d := r.wantDivergence(g.Check(r.ctx))
 		want := "pool 1 of group " + g.ID()

@@ -12,11 +12,10 @@ import (
 	"symmem/event"
 )
 
-// A call such as Pool.Alloc queues an event. Before the call returns, it delivers all queued events
-// to Options.OnEvent, unless another call is delivering them. A panic or a runtime.Goexit in
-// OnEvent does not prevent the delivery of later events.
+// A call such as Pool.Alloc queues an event. If no other call is delivering events, it passes all
+// queued events to Options.OnEvent before it returns.
 
-// A panic in OnEvent is logged, but a runtime.Goexit is not.
+// After a panic or a runtime.Goexit in OnEvent, later events are delivered. Only a panic is logged.
 func TestPanicInOnEventIsLogged(t *testing.T) {
 	for name, failAbruptly := range abruptEnds { // a panic and a runtime.Goexit
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +35,7 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 				p := r.pool()
 				const allocEvents = 4
 				for range allocEvents {
-					inGoroutine(func() { _, _ = p.Alloc(4096) }) // does not return after a Goexit
+					inGoroutine(func() { _, _ = p.Alloc(4096) }) // Goexit ends the goroutine
 				}
 
 				const segmentEvents = 1 // the first Alloc maps a segment
@@ -60,7 +59,7 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 	}
 }
 
-// inGoroutine calls f in a goroutine that f may end with runtime.Goexit.
+// inGoroutine calls f in a new goroutine, because f may call runtime.Goexit.
 func inGoroutine(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -77,7 +76,7 @@ func requireNoneQueued(r *rank) {
 	}
 }
 
-// A pool can be closed after OnEvent has ended the goroutine of a collective.
+// A pool can be closed after OnEvent has ended the goroutine that calls AllReduce.
 func TestGoexitInOnEventDuringCollective(t *testing.T) {
 	exitAtCollective := false
 	o := symmem.Options{OnEvent: func(e *event.Event) {
@@ -93,8 +92,8 @@ func TestGoexitInOnEventDuringCollective(t *testing.T) {
 		call := func() {
 			r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil))
 		}
-		const warmUpCalls = 3 // so that the next call takes the fast path
-		for range warmUpCalls {
+		const callsBeforeFastPath = 3
+		for range callsBeforeFastPath {
 			call()
 		}
 
@@ -121,7 +120,7 @@ func TestEventsAfterPoolClose(t *testing.T) {
 	})
 }
 
-// If OnEvent panics each time, one call can deliver any number of events without recursion.
+// One call can deliver many events without recursion even if OnEvent always panics.
 func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	const allocations = 4000 // an arbitrary large number
 	firstEventBegun := make(chan struct{})

@@ -10,8 +10,10 @@ import (
 	"symmem/event"
 )
 
-// A program can receive the events of calls in Options.OnEvent, or record them in a trace. These
-// benchmarks measure the overhead of both.
+// A program can receive events in Options.OnEvent, or record them in a trace. These benchmarks
+// measure the overhead.
+
+const fewElements = 16 // because a long all-reduce would hide the overhead
 
 // newEventHooks maps the names of sub-benchmarks to values of Options.OnEvent.
 func newEventHooks() map[string]func(*event.Event) {
@@ -64,7 +66,7 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				err := rt.World().AllReduce(
-					b.Context(), m, m, smallCount, symmem.Float32, symmem.Sum, nil)
+					b.Context(), m, m, fewElements, symmem.Float32, symmem.Sum, nil)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -72,9 +74,6 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 		})
 	}
 }
-
-// smallCount is the number of elements in an all-reduce. A long all-reduce would hide the overhead.
-const smallCount = 16
 
 func BenchmarkTrace(b *testing.B) {
 	withoutTrace := newTraceBench(b, symmem.Options{})
@@ -90,19 +89,18 @@ func BenchmarkTrace(b *testing.B) {
 }
 
 // compareBatches alternates between batches of calls without and with a trace. It reports how much
-// the trace adds to the minimum and to the median time. Load on the machine hardly affects the
-// minimum.
+// the trace adds to the median time, and to the minimum, which load on the machine hardly affects.
 func compareBatches(
 	b *testing.B, withoutTrace, withTrace *traceBench, eventsPerCall float64,
 	call func(*traceBench) error,
 ) {
 	const (
-		callsPerBatch     = 512 // hides the cost of reading the clock
-		pairsPerIteration = 8   // so that a single iteration gives a median
+		callsPerBatch          = 512 // hides the cost of reading the clock
+		batchPairsPerIteration = 8   // enough for a median
 	)
-	var untracedTimes, tracedTimes []float64 // mean ns per call of each batch
+	var untracedTimes, tracedTimes []float64 // ns per call, one mean for each batch
 	for b.Loop() {
-		for range pairsPerIteration {
+		for range batchPairsPerIteration {
 			untracedTimes = append(untracedTimes, timeCalls(b, callsPerBatch, withoutTrace, call))
 			tracedTimes = append(tracedTimes, timeCalls(b, callsPerBatch, withTrace, call))
 		}
@@ -168,5 +166,5 @@ func (t *traceBench) allocAndFree() error {
 
 func (t *traceBench) allReduce() error {
 	return t.group.AllReduce(
-		t.ctx, t.memory, t.memory, smallCount, symmem.Float32, symmem.Sum, nil)
+		t.ctx, t.memory, t.memory, fewElements, symmem.Float32, symmem.Sum, nil)
 }

@@ -8,13 +8,14 @@ import (
 )
 
 // HoldEnds makes rt call beforeEnd before each Segment.Unmap and Window.Deregister of pools and
-// groups that rt creates afterwards. An error of beforeEnd does not prevent the call.
+// groups that rt creates afterwards. If beforeEnd fails, Unmap and Deregister
+// still do their work.
 func HoldEnds(rt *Runtime, beforeEnd func() error) {
 	hookCommunicator := func(c driver.Communicator) driver.Communicator {
 		return hookedCommunicator{Communicator: c, beforeEnd: beforeEnd}
 	}
 	rt.device = hookedDevice{
-		connectHook: connectHook{Device: rt.device, joined: hookCommunicator},
+		connectHook: connectHook{rt.device, hookCommunicator},
 		beforeEnd:   beforeEnd,
 	}
 }
@@ -26,10 +27,14 @@ type hookedDevice struct {
 
 func (d hookedDevice) NewArena(bytes int64) (driver.Arena, error) {
 	a, err := d.connectHook.NewArena(bytes)
-	return hookedArena{Arena: a, beforeEnd: d.beforeEnd}, err
+	if err != nil {
+		return nil, err
+	}
+
+	return hookedArena{Arena: a, beforeEnd: d.beforeEnd}, nil
 }
 
-// AdoptStream completes driver.Adopter.
+// AdoptStream is needed to implement driver.Adopter.
 func (hookedDevice) AdoptStream(uintptr) (driver.AdoptedStream, error) {
 	return nil, ErrUnsupported
 }
@@ -46,7 +51,11 @@ type hookedArena struct {
 
 func (a hookedArena) Map(offset, bytes int64) (driver.Segment, error) {
 	s, err := a.Arena.Map(offset, bytes)
-	return hookedSegment{Segment: s, beforeEnd: a.beforeEnd}, err
+	if err != nil {
+		return nil, err
+	}
+
+	return hookedSegment{Segment: s, beforeEnd: a.beforeEnd}, nil
 }
 
 type hookedSegment struct {
@@ -73,7 +82,11 @@ func (c hookedCommunicator) Register(
 	}
 
 	w, err := c.Communicator.Register(ctx, key, memory)
-	return hookedWindow{Window: w, beforeEnd: c.beforeEnd}, err
+	if err != nil {
+		return nil, err
+	}
+
+	return hookedWindow{Window: w, beforeEnd: c.beforeEnd}, nil
 }
 
 // hookedWindow is the registration of a segment with a group.

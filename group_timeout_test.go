@@ -132,7 +132,8 @@ func TestInvalidGroupTimeouts(t *testing.T) {
 	})
 }
 
-// Ranks find each other by the store, a server on rank 0. GroupOptions.Timeout limits its requests.
+// Ranks find each other by the store, a server on rank 0. GroupOptions.Timeout also limits requests
+// to the store.
 func TestJoinTimeoutCoversStore(t *testing.T) {
 	const worldTimeout, groupTimeout = time.Minute, 20 * time.Millisecond
 	runRanks(t, 2, symmem.Options{Timeout: worldTimeout}, func(r *rank) {

@@ -16,15 +16,17 @@ import (
 	"symmem"
 )
 
-// A ValueCall combines a number or a text of each rank.
+// A ValueCall combines a number of each rank, or compares texts.
 func TestCallValuesMatchMethods(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		me := int64(r.Rank())
-		zeroOrFive, fiveOrSix, threeOrFour := 5*me, 5+me, 3+me // by rank
+		zeroOrFive := 5 * me // on ranks 0 and 1
+		fiveOrSix := 5 + me
+		threeOrFour := 3 + me
 		for _, row := range []struct {
 			operation symmem.ValueOperation
 			value     int64
-			text      string // for ValueAgreeString and ValueStep, which return 0
+			text      string // of ValueAgreeString and ValueStep
 			want      int64
 		}{
 			{operation: symmem.ValueAgree, value: 7, want: 7},
@@ -84,7 +86,7 @@ func TestPremulSum(t *testing.T) {
 		inputs := [][]float32{{1, 0}, {2, 4}} // by rank
 		const root = 1
 		const unchanged = -1 // an element that the operation does not write
-		// The second 0.5 detects a cached plan that has kept the wrong factor.
+		// The second 0.5 detects a cached factor of an earlier call.
 		for _, factor := range []float64{0.5, -0.25, 0.5} {
 			f := float32(factor)
 			sums := []float32{(1 + 2) * f, (0 + 4) * f}
@@ -117,8 +119,8 @@ func TestPremulSum(t *testing.T) {
 // PremulSum needs a finite factor other than 0, and other reductions accept no factor.
 func TestPremulSumNeedsFactor(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		const count = 2
-		m := r.unregistered(4 * count)
+		const count, float32Bytes = 2, 4
+		m := r.unregistered(count * float32Bytes)
 		call := symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.PremulSum, Count: count,
 			Send: m, Recv: m,
@@ -139,12 +141,12 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 	runWithFault(t, 2, options, func(r *rank) {
 		m := r.alloc(r.pool(), 4096).Memory()
 		factors := []float64{0.5, 1} // by rank
-		err := r.Interop().Do(r.ctx, r.World(), symmem.Call{
+		callErr := r.Interop().Do(r.ctx, r.World(), symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.PremulSum, Count: 2,
 			Factor: factors[r.Rank()], Send: m, Recv: m,
 		}, nil)
 		syncErr := r.DefaultStream().Synchronize(r.ctx)
-		d := r.wantDivergence(errors.Join(err, syncErr))
+		d := r.wantDivergence(errors.Join(callErr, syncErr))
 		want := []symmem.Side{
 			{Ranks: []int{0}, Event: "AllReduce 0.5*sum of 2 float32, path plain, collective 1"},
 			{Ranks: []int{1}, Event: "AllReduce 1*sum of 2 float32, path plain, collective 1"},

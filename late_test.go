@@ -13,13 +13,13 @@ import (
 	"symmem"
 )
 
-// While a rank waits for late ranks, it repeatedly passes a LateWarning that lists them to
-// Options.OnLate, or logs the warning if there is no OnLate.
+// While a rank waits for late ranks, it repeatedly calls Options.OnLate with a LateWarning that
+// lists these ranks. Without OnLate, it logs the warnings.
 
 const (
 	warnDelay    = 20 * time.Millisecond // before the first warning
 	warningCount = 4                     // more than one, because warnings must repeat
-	manyWarnings = 1000                  // the capacity of a channel that OnLate does not fill
+	manyWarnings = 1000                  // capacity of a channel, so that OnLate never blocks
 )
 
 func TestLateRankIsReportedDuringWait(t *testing.T) {
@@ -30,7 +30,7 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 	}
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
-			warnings := make(chan symmem.LateWarning, manyWarnings)
+			warnings := make(chan symmem.LateWarning, manyWarnings) // of all ranks
 			o := symmem.Options{
 				WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) { warnings <- w },
 			}
@@ -78,7 +78,7 @@ func checkWorldWarning(r *rank, w symmem.LateWarning) {
 
 func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	const groupID = "late"
-	warnings := make(chan symmem.LateWarning, manyWarnings)
+	warnings := make(chan symmem.LateWarning, manyWarnings) // of all ranks
 	o := symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
 		if w.Group == groupID {
 			warnings <- w
@@ -159,21 +159,21 @@ func TestLateWarningsAreLogged(t *testing.T) {
 	}
 }
 
-// sharedDeadline expires on all ranks at the first warning for which expiresAt returns true. A time
-// limit could expire too early on a busy machine.
+// sharedDeadline expires on all ranks when mustExpire first returns true. A time limit could expire
+// too early on a busy machine.
 type sharedDeadline struct {
-	expiresAt func(w symmem.LateWarning) bool
-	once      sync.Once // closes expired
-	expired   chan struct{}
+	mustExpire func(w symmem.LateWarning) bool
+	once       sync.Once // closes expired
+	expired    chan struct{}
 }
 
-func newSharedDeadline(expiresAt func(w symmem.LateWarning) bool) *sharedDeadline {
-	return &sharedDeadline{expiresAt: expiresAt, expired: make(chan struct{})}
+func newSharedDeadline(mustExpire func(w symmem.LateWarning) bool) *sharedDeadline {
+	return &sharedDeadline{mustExpire: mustExpire, expired: make(chan struct{})}
 }
 
 func (s *sharedDeadline) options() symmem.Options {
 	return symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
-		if s.expiresAt(w) {
+		if s.mustExpire(w) {
 			s.once.Do(func() { close(s.expired) })
 		}
 	}}
@@ -183,8 +183,7 @@ func (s *sharedDeadline) context(r *rank) context.Context {
 	return deadlineContext{r.ctx, s.expired}
 }
 
-// deadlineContext ends only when expired is closed, and then returns context.DeadlineExceeded. The
-// embedded context provides values.
+// deadlineContext ends only when expired is closed, and then returns context.DeadlineExceeded.
 type deadlineContext struct {
 	context.Context
 	expired <-chan struct{}

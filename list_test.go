@@ -185,14 +185,14 @@ func TestInvalidListsAreRefused(t *testing.T) {
 			}
 		}
 
-		// The next call could fail if a refused list had queued a call.
+		// The next call succeeds, because the refused lists have queued no call.
 		r.ok(r.Interop().Do(r.ctx, r.World(), sum, nil))
 		r.synchronize()
 	})
 }
 
-// The first call chooses the path of the whole list. checkSmallExchange refuses the direct path to
-// the large gather.
+// The Path of the first call applies to the whole list. checkSmallExchange permits the direct path
+// only for the small gather.
 func TestPathOfListIsKept(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
 		var noWindowCheck func(*driver.Call) error // keeps the limits of the window path
@@ -207,7 +207,7 @@ func TestPathOfListIsKept(t *testing.T) {
 				Splits: &symmem.Splits{RecvCounts: []int64{bytesPerRank, bytesPerRank}},
 			}
 		}
-		// PathDefault follows the largest call. PathDirect affects only the calls that support it.
+		// PathDefault depends on the largest call. PathDirect applies only to calls that support it.
 		for _, row := range []struct {
 			choice    symmem.PathChoice
 			wantSmall string

@@ -21,15 +21,18 @@ import (
 	"symmem/internal/live"
 )
 
-// watchedVariable makes this program run as a rank. Its value is the address of the live view, a
-// web page that shows the state of all ranks.
+// The live view is a web page that shows the state of all ranks.
+
+// watchedVariable is the address of the live view. If it is set, the test binary runs one rank.
 const watchedVariable = "SYMMEM_TEST_WATCHED"
+
+const watchedRanks = lostRanks
 
 const noToken = "" // metrics need no access token
 
-// runWatchedRank repeats a barrier until a rank is lost, then waits for the end of its input.
+// runWatchedRank repeats a barrier until a rank is lost, then waits for the end of stdin.
 func runWatchedRank() (exitStatus int) {
-	// rankCommand has set both variables to integers.
+	// rankCommand has formatted these integers.
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
@@ -47,7 +50,7 @@ func runWatchedRank() (exitStatus int) {
 	}
 
 	_, _ = io.Copy(io.Discard, os.Stdin) // an error ends the wait, too
-	rt.Close()                           // returns the loss again
+	rt.Close()                           // returns err again
 	return 0
 }
 
@@ -82,11 +85,11 @@ func fetch(address, path, token string) (string, error) {
 	return string(body), err
 }
 
-// answeringRanks lists the ranks that have sent their state for the view.
+// answeringRanks lists the ranks without an error in the view.
 func answeringRanks(view live.Machine) (ranks []int) {
 	for i := range view.Ranks {
-		if r := &view.Ranks[i]; r.Error == "" {
-			ranks = append(ranks, r.Rank)
+		if state := &view.Ranks[i]; state.Error == "" {
+			ranks = append(ranks, state.Rank)
 		}
 	}
 
@@ -105,21 +108,21 @@ func unusedAddress(t *testing.T) string {
 
 // If the rank that serves the live view is killed, the next rank serves it.
 func TestLiveViewSurvivesKilledRanks(t *testing.T) {
-	requireRanks(t, lostRanks)
+	requireRanks(t, watchedRanks)
 	useLiveFolder(t) // hides other jobs on this machine
 	address := unusedAddress(t)
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	var inputs []io.Closer
-	for number := range lostRanks {
+	for number := range watchedRanks {
 		c, input := startWatchedRank(t, store, address, number)
 		processes = append(processes, c)
 		inputs = append(inputs, input)
 	}
 
-	const lastRank = lostRanks - 1
+	const lastRank = watchedRanks - 1
 	var token string
-	for server := range lostRanks { // the ranks before server have been killed
+	for server := range watchedRanks { // the ranks before server have been killed
 		token = awaitView(t, address, server, token)
 		checkMetrics(t, address, server)
 		if server < lastRank {
@@ -138,15 +141,18 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	}
 }
 
-// awaitView waits until rank server serves a view of the remaining ranks, and returns the latest
+// awaitView waits until the given rank serves a view of the remaining ranks, and returns the latest
 // access token.
 func awaitView(
 	t *testing.T, address string, server int, previousToken string,
 ) (token string) {
 	t.Helper()
 	token = previousToken
-	allRanks := []int{0, 1, 2}
-	remaining := allRanks[server:]
+	var remaining []int
+	for number := server; number < watchedRanks; number++ {
+		remaining = append(remaining, number)
+	}
+
 	await(t, fmt.Sprintf("rank %d serves ranks %v", server, remaining), func() bool {
 		token = latestToken(token)
 		text, err := fetch(address, "/debug/symmem", token)
@@ -174,7 +180,7 @@ func checkMetrics(t *testing.T, address string, server int) {
 		return
 	}
 
-	for number := range lostRanks {
+	for number := range watchedRanks {
 		up := 0
 		if number >= server {
 			up = 1
@@ -187,7 +193,7 @@ func checkMetrics(t *testing.T, address string, server int) {
 	}
 }
 
-// latestToken returns the access token of the only job, or previous if no rank serves the job.
+// latestToken returns the access token of the first job that has one, or previous.
 func latestToken(previous string) string {
 	jobs, _ := live.Jobs(live.Root()) // empty after an error
 	for _, job := range jobs {
@@ -199,15 +205,14 @@ func latestToken(previous string) string {
 	return previous
 }
 
-// startWatchedRank starts a process, which exits when its input is closed.
+// startWatchedRank starts a process that exits when a rank has been lost and its input is closed.
 func startWatchedRank(
 	t *testing.T, store, address string, number int,
 ) (process *exec.Cmd, input io.Closer) {
 	t.Helper()
-	const noRound = "" // rounds are for other tests
-	const noVictim = -1
+	const noRound, noVictim = "", -1
 	c := rankCommand(
-		t, store, noRound, number, lostRanks, noVictim, watchedVariable+"="+address)
+		t, store, noRound, number, watchedRanks, noVictim, watchedVariable+"="+address)
 	input, err := c.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

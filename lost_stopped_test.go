@@ -20,9 +20,9 @@ import (
 )
 
 // Four processes, one per rank, repeat a call until one process, the victim, stops with SIGSTOP.
-// The other ranks time out and print a lossReport in JSON.
+// The other ranks time out and print the ranks that they have waited for.
 
-// stoppedVariable makes this program run as a rank. Its value names the call to repeat.
+// stoppedVariable names the call to repeat. If it is set, the test binary runs one rank.
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
 // Values of stoppedVariable.
@@ -32,11 +32,11 @@ const (
 	registerCall = "register"
 )
 
-// stoppedTimeout is long enough for all running ranks to begin the same call.
-const stoppedTimeout = 4 * time.Second
+// repeatedCallTimeout is long enough for all running ranks to begin the same call.
+const repeatedCallTimeout = 4 * time.Second
 
 func runStoppingRank() (exitStatus int) {
-	// rankCommand has set both variables to integers.
+	// rankCommand has formatted these integers.
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
@@ -44,8 +44,8 @@ func runStoppingRank() (exitStatus int) {
 		Rank: number, Size: size, Store: os.Getenv(storeVariable), Timeout: time.Minute,
 	}))
 	if err == nil {
-		// Open may take longer, and the victim does not stop during Open.
-		err = rt.World().SetTimeout(stoppedTimeout)
+		// Open may take longer than repeatedCallTimeout.
+		err = rt.World().SetTimeout(repeatedCallTimeout)
 	}
 
 	if err != nil {
@@ -61,7 +61,7 @@ func runStoppingRank() (exitStatus int) {
 		err = makeNumberedCall(ctx, rt, n)
 	}
 
-	_ = json.NewEncoder(os.Stdout).Encode(newTimeoutReport(err)) // a lost report fails the test
+	_ = json.NewEncoder(os.Stdout).Encode(newTimeoutReport(err)) // a missing report fails the test
 	rt.Close()                                                   // returns err again
 	return 0
 }
@@ -76,7 +76,7 @@ func stopSoon() {
 
 func newTimeoutReport(err error) lossReport {
 	report := lossReport{Text: err.Error()}
-	var late *symmem.TimeoutError // an AbsentError wraps a TimeoutError
+	var late *symmem.TimeoutError // also matches an AbsentError
 	if errors.As(err, &late) {
 		report.Lost = late.Missing
 	}
@@ -92,7 +92,7 @@ func makeNumberedCall(ctx context.Context, rt *symmem.Runtime, n int) error {
 	switch os.Getenv(stoppedVariable) {
 	case joinCall:
 		id := fmt.Sprintf("group %d", n)
-		options := symmem.GroupOptions{Timeout: stoppedTimeout}
+		options := symmem.GroupOptions{Timeout: repeatedCallTimeout}
 		g, err = rt.JoinWith(ctx, id, rt.World().Ranks(), options)
 	case splitCall:
 		const color, order = 0, 0 // for one group of all ranks
@@ -111,7 +111,7 @@ func makeNumberedCall(ctx context.Context, rt *symmem.Runtime, n int) error {
 // registerNewPool registers several segments, so that the victim may stop between two segments.
 func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
 	const segments = 4
-	const firstBytes = 2 << 20 // each segment is twice as large as the previous one
+	const firstBytes = 2 << 20 // the pool doubles the size of each further segment
 	pool, err := rt.NewPool(symmem.PoolOptions{
 		Domain: rt.World(), FirstSegment: firstBytes,
 	})
@@ -140,7 +140,7 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 		for _, victim := range []int{0, 2} { // rank 0 serves the store
 			t.Run(fmt.Sprintf("rank %d in %s", victim, call), func(t *testing.T) {
 				t.Parallel()
-				if call != registerCall && withBackend(symmem.Options{}).Backend != "host" {
+				if call != registerCall && !isHost() {
 					t.Skipf("NCCL does not name the ranks that it waits for: %v", symmem.ErrUnsupported)
 				}
 
@@ -153,7 +153,7 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 func checkStoppedRank(t *testing.T, call string, victim int) {
 	t.Helper()
 	const ranks = 4
-	const noRound = "" // rounds are for other tests
+	const noRound = ""
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	for number := range ranks {
@@ -161,6 +161,7 @@ func checkStoppedRank(t *testing.T, call string, victim int) {
 			startRank(t, store, noRound, number, ranks, victim, stoppedVariable+"="+call))
 	}
 
+	// Rank 0 exits after all other ranks.
 	for number := 1; number < ranks; number++ {
 		if number != victim {
 			checkStoppedReport(t, processes[number], number, victim)
@@ -169,7 +170,7 @@ func checkStoppedRank(t *testing.T, call string, victim int) {
 
 	_ = processes[victim].Process.Kill()
 	_ = processes[victim].Wait() // the error says that the process was killed
-	if victim != 0 {             // rank 0 exits last, after all others
+	if victim != 0 {
 		checkStoppedReport(t, processes[0], 0, victim)
 	}
 }
