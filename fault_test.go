@@ -16,7 +16,8 @@ import (
 // rank 0 only times out. The ranks exchange their errors and agree on one of them, the cause.
 // symmem.Fail injects the error of one rank.
 
-// causesByPrecedence holds an error of each type. The cause is the one that comes first here.
+// causesByPrecedence holds an error of each type. Of the ranks' errors, the cause is the one that
+// comes first here.
 var causesByPrecedence = []error{
 	&symmem.RankLostError{Ranks: []int{2}, InCall: "AllReduce 1"},
 	&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"symmem"
-	"symmem/driver"
 )
 
 // If a peer has sent a message and aborted, Close reports the abort and the unreceived message.
@@ -88,7 +87,7 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 			r.ok(g.Close())
 			err := <-result
 			closedHere := errors.Is(err, symmem.ErrClosed)
-			peerClosedFirst := errors.As(err, new(*driver.DeadlockError))
+			peerClosedFirst := errors.As(err, new(*symmem.DeadlockError))
 			if !closedHere && !peerClosedFirst {
 				r.failf("got %v, want ErrClosed or a DeadlockError", err)
 			}
@@ -129,7 +128,7 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 		}
 
 		err := g.Cause(r.ctx)
-		var deadlock *driver.DeadlockError
+		var deadlock *symmem.DeadlockError
 		if !errors.As(err, &deadlock) {
 			r.failf("got %v, want a DeadlockError", err)
 		}
@@ -159,7 +158,7 @@ func TestRanksAgreeOnClosedRanks(t *testing.T) {
 
 		err := sumUntilError(r, g, b)
 		causes.add(r, g.Cause(r.ctx))
-		var deadlock *driver.DeadlockError
+		var deadlock *symmem.DeadlockError
 		namesClosingRank := errors.As(err, &deadlock) && deadlock.Activity[closingRank] != ""
 		if !namesClosingRank {
 			r.failf("got %v, want a DeadlockError that names rank %d", err, closingRank)

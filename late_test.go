@@ -50,7 +50,8 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 // awaitWorldWarnings checks warnings until warningCount of them list this rank. On a busy machine,
 // other ranks may be late, too.
 func awaitWorldWarnings(r *rank, warnings <-chan symmem.LateWarning) {
-	for listingThisRank := 0; listingThisRank < warningCount; {
+	listingThisRank := 0
+	for listingThisRank < warningCount {
 		w := <-warnings
 		opensWorld := strings.HasPrefix(w.InCall, "joining ")
 		if opensWorld {
@@ -99,7 +100,8 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 
 // awaitJoinWarnings awaits warningCount warnings that list only this rank.
 func awaitJoinWarnings(r *rank, warnings <-chan symmem.LateWarning) {
-	for checked := 0; checked < warningCount; {
+	checked := 0
+	for checked < warningCount {
 		w := <-warnings
 		if checked == 0 && len(w.Ranks) > 1 {
 			continue // on a busy machine, another rank may be late at first
@@ -117,8 +119,10 @@ func awaitJoinWarnings(r *rank, warnings <-chan symmem.LateWarning) {
 type safeBuffer struct {
 	mu      sync.Mutex
 	text    bytes.Buffer  // guarded by mu
-	written chan struct{} // signals new text, with a capacity of 1
+	written chan struct{} // signals new text
 }
+
+func newSafeBuffer() *safeBuffer { return &safeBuffer{written: make(chan struct{}, 1)} }
 
 func (b *safeBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
@@ -139,7 +143,7 @@ func (b *safeBuffer) String() string {
 
 func TestLateWarningsAreLogged(t *testing.T) {
 	const aboutRank1 = "ranks=[1]"
-	logged := &safeBuffer{written: make(chan struct{}, 1)}
+	logged := newSafeBuffer()
 	o := symmem.Options{
 		WarnAfter: warnDelay, Logger: slog.New(slog.NewTextHandler(logged, nil)),
 	}

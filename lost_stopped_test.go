@@ -90,6 +90,8 @@ func makeNumberedCall(ctx context.Context, rt *symmem.Runtime, n int) error {
 	var g *symmem.Group
 	var err error
 	switch os.Getenv(stoppedVariable) {
+	case registerCall:
+		return registerNewPool(ctx, rt)
 	case joinCall:
 		id := fmt.Sprintf("group %d", n)
 		options := symmem.GroupOptions{Timeout: repeatedCallTimeout}
@@ -97,8 +99,6 @@ func makeNumberedCall(ctx context.Context, rt *symmem.Runtime, n int) error {
 	case splitCall:
 		const color, order = 0, 0 // for one group of all ranks
 		g, err = rt.World().Split(ctx, color, order)
-	default: // registerCall
-		return registerNewPool(ctx, rt)
 	}
 
 	if err != nil {

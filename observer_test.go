@@ -45,7 +45,8 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 	}
 }
 
-// A host function is a callback queued on a stream. Its failure affects only the next Synchronize.
+// A host function is a callback queued on a stream. The next Synchronize returns its failure and
+// makes the stream usable again.
 func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
