@@ -9,9 +9,10 @@ import (
 	"symmem"
 )
 
-// An RMS norm adds the inputs of all ranks to the residual, normalizes the rows of the sum, and
-// writes them to the output. AllReduceRMSNorm computes all rows on each rank. ReduceScatterRMSNorm
-// divides the rows among the ranks: with 3 rows per rank, rank 1 owns rows 3 to 5.
+// An RMS norm adds the inputs of all ranks to the residual, normalizes the rows of the new
+// residual, and writes them to the output. AllReduceRMSNorm computes all rows on each rank.
+// ReduceScatterRMSNorm divides the rows among the ranks: with 3 rows per rank, rank 1 owns rows 3
+// to 5.
 
 const bfloat16Bytes = 2
 
