@@ -17,8 +17,8 @@ type attachment struct {
 	ncclComm     uintptr // the communicator's ncclComm_t
 }
 
-// Attach attaches another library's communicator to a group, and returns the attachment's handle. A
-// second call with the same communicator and name returns the same handle. All ranks of the group
+// Attach attaches comm, a communicator of another library, to a group, and returns the attachment's
+// handle. Later calls with the same comm and name return the same handle. All ranks of the group
 // must call it.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
 	r, g, err := ws.session.group(handle)
@@ -27,8 +27,7 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	}
 
 	for _, a := range r.groupTable.attachmentsOf(g) {
-		isAttached := a.ncclComm == comm && a.communicator.Name() == name
-		if isAttached {
+		if a.ncclComm == comm && a.communicator.Name() == name {
 			return a.handle, nil
 		}
 	}
@@ -68,10 +67,10 @@ func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCo
 	return nil
 }
 
-// Detach removes an attachment. Set commExists unless the communicator has been destroyed; Detach
-// then deregisters the memory from it.
+// Detach removes an attachment. It deregisters the memory from the communicator if commExists is
+// set. Otherwise, the communicator has been destroyed.
 func (ws *windows) Detach(attachmentHandle uint64, commExists bool) error {
-	if _, err := ws.session.anyRank(); err != nil {
+	if err := ws.session.checkOpen(); err != nil {
 		return err
 	}
 

@@ -30,46 +30,47 @@ type errorDetail struct {
 // divergenceDetail describes how ranks differ in their calls, or in a pool's history of allocations
 // and frees.
 type divergenceDetail struct {
-	Group      string `json:"group"`
-	Kind       string `json:"kind"` // a symmem.DivergenceKind, or a kind constant of this package
-	GroupRanks []int  `json:"members,omitempty"`
-	Pool       uint64 `json:"pool"` // the pool's id, or 0
-	PoolName   string `json:"pool_name,omitempty"`
-	// The first event that differs is between FirstPosition and LastPosition in the history. For
+	Group    string `json:"group"`
+	Kind     string `json:"kind"` // a symmem.DivergenceKind or one of the kinds below
+	Members  []int  `json:"members,omitempty"`
+	Pool     uint64 `json:"pool"` // the pool's id, or 0
+	PoolName string `json:"pool_name,omitempty"`
+	// The first event that differs is between Position and Last in the pool's history. For
 	// kindMessages, both are the number of the collective that found the mismatch, or 0.
-	FirstPosition uint64               `json:"position"`
-	LastPosition  uint64               `json:"last"`
-	DeviantRanks  []int                `json:"deviant"` // those that differ from the majority
-	AbsentRanks   []int                `json:"absent"`  // those that did not take part
-	Reason        string               `json:"why"`
-	Variants      []variantDetail      `json:"variants"`
-	CallsByRank   map[int]string       `json:"elsewhere,omitempty"` // in a deadlock
-	Messages      []symmem.MessageEnds `json:"messages,omitempty"`  // those that do not match
+	Position uint64 `json:"position"`
+	Last     uint64 `json:"last"`
+	// Deviant lists the ranks that differ from the majority or, for kindCall, from this rank.
+	Deviant  []int                `json:"deviant"`
+	Absent   []int                `json:"absent"` // they did not take part
+	Why      string               `json:"why"`
+	Variants []variantDetail      `json:"variants"`
+	Activity map[int]string       `json:"elsewhere,omitempty"` // in a deadlock
+	Messages []symmem.MessageEnds `json:"messages,omitempty"`  // those that do not match
 }
 
-// Kinds of errors that are no symmem.DivergenceError.
+// More values of divergenceDetail.Kind.
 const (
 	kindCall     = "call"     // ranks made different calls
 	kindDeadlock = "place"    // ranks wait in calls for each other
 	kindMessages = "messages" // sends and receives do not match
 )
 
-// variantDetail describes an event, and the ranks whose histories contain it.
+// variantDetail describes an event, and lists the ranks with this event.
 type variantDetail struct {
-	Ranks          []int    `json:"ranks"`
-	Event          string   `json:"event"`
-	CallSite       string   `json:"site"`
-	PreviousEvents []string `json:"before,omitempty"`
+	Ranks  []int    `json:"ranks"`
+	Event  string   `json:"event"`
+	Site   string   `json:"site"`
+	Before []string `json:"before,omitempty"`
 }
 
 type timeoutDetail struct {
-	InCall       string         `json:"doing"` // the call that timed out
-	WaitedMS     int64          `json:"waited_ms"`
-	MissingRanks []int          `json:"missing"`
-	CallsByRank  map[int]string `json:"activity"` // current calls of missing ranks, if known
-	// NCCLCounts says how NCCL's operation counts differ between ranks, if they do.
-	NCCLCounts  string `json:"counts,omitempty"`
-	NeverJoined bool   `json:"absent,omitempty"` // the missing ranks did not join a new world or group
+	InCall   string         `json:"doing"` // the call that timed out
+	WaitedMS int64          `json:"waited_ms"`
+	Missing  []int          `json:"missing"`
+	Activity map[int]string `json:"activity"` // current calls of missing ranks, if known
+	// Counts describes how NCCL's operation counts differ between ranks. It is empty if they do not.
+	Counts      string `json:"counts,omitempty"`
+	NeverJoined bool   `json:"absent,omitempty"` // Missing did not join a new world or group
 }
 
 type lostDetail struct {
@@ -81,7 +82,7 @@ type memoryDetail struct {
 	RequestedBytes int64 `json:"requested"`
 }
 
-// Detail returns the JSON of an error with the given code.
+// Detail returns an errorDetail as JSON. code is CodeOf(err).
 func Detail(code Code, err error) string {
 	d := errorDetail{Code: int(code), Name: code.String(), Message: code.Message(err)}
 	d.addTypeDetail(err)
@@ -108,10 +109,10 @@ func (d *errorDetail) addTypeDetail(err error) {
 	case errors.As(err, &mismatch):
 		d.Divergence = newDivergence(kindCall)
 		d.Divergence.Group = mismatch.Group
-		d.Divergence.DeviantRanks = nonNilCopy(mismatch.Others)
+		d.Divergence.Deviant = nonNilCopy(mismatch.Others)
 	case errors.As(err, &deadlock):
 		d.Divergence = newDivergence(kindDeadlock)
-		d.Divergence.CallsByRank = deadlock.Activity
+		d.Divergence.Activity = deadlock.Activity
 	case errors.As(err, &messages):
 		d.Divergence = messageDivergenceOf(messages)
 	case errors.As(err, &rankLost):
@@ -126,23 +127,23 @@ func (d *errorDetail) addTypeDetail(err error) {
 
 func timeoutDetailOf(e *symmem.TimeoutError) *timeoutDetail {
 	return &timeoutDetail{
-		InCall: e.InCall, WaitedMS: e.Waited.Milliseconds(), MissingRanks: nonNilCopy(e.Missing),
-		CallsByRank: e.Activity, NCCLCounts: e.Counts,
+		InCall: e.InCall, WaitedMS: e.Waited.Milliseconds(), Missing: nonNilCopy(e.Missing),
+		Activity: e.Activity, Counts: e.Counts,
 	}
 }
 
 func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	d := &divergenceDetail{
 		Group: e.Group, Kind: string(e.Kind), Pool: e.PoolID, PoolName: e.Pool,
-		FirstPosition: e.Position,
-		LastPosition:  max(e.Position, e.Last), // Last is 0 if Position is exact
-		Reason:        e.Why,
-		DeviantRanks:  nonNilCopy(e.Deviant), AbsentRanks: nonNilCopy(e.Absent),
-		GroupRanks: nonNilCopy(e.Members),
+		Position: e.Position,
+		Last:     max(e.Position, e.Last), // Last is 0 if Position is exact
+		Why:      e.Why,
+		Deviant:  nonNilCopy(e.Deviant), Absent: nonNilCopy(e.Absent),
+		Members: nonNilCopy(e.Members),
 	}
 	for _, side := range e.Sides {
 		d.Variants = append(d.Variants, variantDetail{
-			Ranks: side.Ranks, Event: side.Event, CallSite: side.Site, PreviousEvents: side.Before,
+			Ranks: side.Ranks, Event: side.Event, Site: side.Site, Before: side.Before,
 		})
 	}
 
@@ -152,18 +153,18 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 func messageDivergenceOf(e *symmem.MessageError) *divergenceDetail {
 	d := newDivergence(kindMessages)
 	d.Group = e.Group
-	d.FirstPosition = e.Number
-	d.LastPosition = e.Number
-	d.Reason = string(e.Fault)
+	d.Position = e.Number
+	d.Last = e.Number
+	d.Why = string(e.Fault)
 	d.Messages = e.Ends
 	return d
 }
 
 func newDivergence(kind string) *divergenceDetail {
 	return &divergenceDetail{
-		Kind: kind, DeviantRanks: []int{}, AbsentRanks: []int{}, Variants: []variantDetail{},
+		Kind: kind, Deviant: []int{}, Absent: []int{}, Variants: []variantDetail{},
 	}
 }
 
-// nonNilCopy returns an empty list for nil, which would be null in JSON.
+// nonNilCopy copies a list. It converts nil, which JSON shows as null, to an empty list.
 func nonNilCopy(list []int) []int { return append([]int{}, list...) }

@@ -22,22 +22,21 @@ type group struct {
 	padCount    atomic.Uint32 // checked pads opened so far
 }
 
-// nextPadNumber returns the number of the group's next checked pad. 1 follows 255.
+// nextPadNumber counts from 1 to maxPadNumber, and then begins again.
 func (g *group) nextPadNumber() uint32 {
-	const maxNumber = 255 // a padWord has 8 bits for it
 	index := g.padCount.Add(1) - 1
-	return index%maxNumber + 1
+	return index%maxPadNumber + 1
 }
 
 // sharesPool reports whether all ranks of the group share the pool. Only memory of shared pools can
 // be registered with the group.
 func (g *group) sharesPool(p *pool) bool {
-	domain := p.Domain()
-	if domain == nil {
+	sharingGroup := p.Domain()
+	if sharingGroup == nil {
 		return false // only this rank uses the pool
 	}
 
-	sharingRanks := domain.Ranks()
+	sharingRanks := sharingGroup.Ranks()
 	for _, rank := range g.Ranks() {
 		if !slices.Contains(sharingRanks, rank) {
 			return false
@@ -50,15 +49,15 @@ func (g *group) sharesPool(p *pool) bool {
 // groupTable holds the open groups of one rank, and their attachments.
 type groupTable struct {
 	owner    *rank
-	watchers sync.WaitGroup // for goroutines that run awaitEnd
+	watchers sync.WaitGroup // one for each group that has not ended
 
 	mu          sync.RWMutex           // guards the fields below
 	groups      map[uint64]*group      // by handle
 	attachments map[uint64]*attachment // by handle
-	openCounts  map[string]int         // groups opened so far, by groupKey
+	openCounts  map[string]int         // number of groups opened so far, by groupKey
 }
 
-func (t *groupTable) init(owner *rank) {
+func (t *groupTable) setUp(owner *rank) {
 	t.owner = owner
 	t.groups = map[uint64]*group{}
 	t.attachments = map[uint64]*attachment{}
@@ -66,7 +65,7 @@ func (t *groupTable) init(owner *rank) {
 }
 
 // nextID returns a new group's id, such as "tp [0 1] #2" for the second group "tp" of ranks 0 and
-// 1. The ranks get the same id if they open their groups in the same order.
+// 1. The nth call with the same arguments returns the same id on all ranks.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	key := groupKey(name, ranks)
 	t.mu.Lock()
@@ -75,9 +74,10 @@ func (t *groupTable) nextID(name string, ranks []int) string {
 	return fmt.Sprintf("%s #%d", key, t.openCounts[key])
 }
 
-// groupKey returns an id without its number, such as "tp [0 1]". A long key ends with a hash.
+// groupKey returns an id without its number, such as "tp [0 1]". In a long key, a hash replaces the
+// ranks and the end of the name.
 func groupKey(name string, ranks []int) string {
-	const maxBytes = symmem.MaxGroupID / 2 // leaves space for the number
+	const maxBytes = symmem.MaxGroupID / 2 // leaves ample space for the number
 	key := fmt.Sprintf("%s %v", name, ranks)
 	if len(key) <= maxBytes {
 		return key
@@ -98,13 +98,13 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	t.groups[added.handle] = added
 	t.mu.Unlock()
 	s.groupIndex.add(added.handle, added)
-	t.watchers.Go(func() { awaitEnd(g, s.counters) })
-	s.counters.Pending.Add(1) // the new group may have memory to register
+	t.watchers.Go(func() { watch(g, s.counters) })
+	s.counters.pendingChanged() // pools may have memory to register with the group
 	return added.handle
 }
 
-// awaitEnd updates the counters when a group fails and when it ends.
-func awaitEnd(g *symmem.Group, counters *Counters) {
+// watch updates the counters when a group fails and when it ends.
+func watch(g *symmem.Group, counters *Counters) {
 	select {
 	case <-g.Failing():
 		counters.Faults.Add(1)
@@ -112,8 +112,8 @@ func awaitEnd(g *symmem.Group, counters *Counters) {
 	case <-g.Ended(): // without a failure
 	}
 
-	counters.Pending.Add(1)
-	counters.Windows.Add(1) // the windows of the group no longer exist
+	counters.pendingChanged()
+	counters.windowsChanged() // the group has no windows now
 }
 
 func (t *groupTable) allGroups() []*group {

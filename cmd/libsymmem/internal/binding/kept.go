@@ -10,16 +10,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// closedRanks holds ranks that were closed by force while they had live buffers. These buffers stay
-// usable until they are freed.
+// closedRanks holds the Interop of each rank that was closed by force and still has live buffers.
+// These buffers stay usable until they are freed.
 type closedRanks struct {
-	hasEntries atomic.Bool // never cleared; saves checkNotFreed a lock
+	wasUsed atomic.Bool // an entry was added; never cleared
 
-	mu    sync.Mutex       // not held during calls of a rank's methods, which lock pools
+	mu    sync.Mutex       // not held during calls of an Interop, because they lock pools
 	ranks []symmem.Interop // each change creates a new slice; guarded by mu
 }
 
-// add adds a rank that is about to be closed, if it has live buffers.
+// add adds a rank if it has live buffers. Call it before the rank is closed.
 func (c *closedRanks) add(rank symmem.Interop) {
 	if !hasLiveBuffers(rank) {
 		return
@@ -28,12 +28,11 @@ func (c *closedRanks) add(rank symmem.Interop) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ranks = append(slices.Clone(c.ranks), rank)
-	c.hasEntries.Store(true)
+	c.wasUsed.Store(true)
 }
 
 func hasLiveBuffers(rank symmem.Interop) bool {
-	var allPools *symmem.Pool
-	count, _ := rank.Live(allPools)
+	count, _ := rank.Live(nil) // nil means all pools
 	return count > 0
 }
 
@@ -46,7 +45,7 @@ func (c *closedRanks) all() []symmem.Interop {
 // freeBuffer frees the buffer at an address, if the buffer belongs to a closed rank.
 func (c *closedRanks) freeBuffer(address uintptr) (isFound bool, err error) {
 	for _, rank := range c.all() {
-		buffer, err := rank.Retire(address) // the buffer is no longer live
+		buffer, err := rank.Retire(address) // Live no longer counts the buffer
 		if err != nil {
 			continue // the rank has no such buffer
 		}
@@ -70,12 +69,12 @@ func (c *closedRanks) remove(rank symmem.Interop) {
 
 // checkNotFreed returns an error if memory belongs to a closed rank and was freed.
 func (c *closedRanks) checkNotFreed(address uintptr, bytes int64) error {
-	if !c.hasEntries.Load() {
-		return nil
+	if !c.wasUsed.Load() {
+		return nil // without a lock
 	}
 
 	for _, rank := range c.all() {
-		_, err := rank.Memory(address, bytes) // nil outside the rank's pools
+		_, err := rank.Memory(address, bytes) // no error outside the rank's pools
 		if err != nil {
 			return err
 		}
@@ -84,11 +83,12 @@ func (c *closedRanks) checkNotFreed(address uintptr, bytes int64) error {
 	return nil
 }
 
-// unmappedSegments holds segments, the units in which pools map memory, that any rank has unmapped.
+// unmappedSegments holds the addresses of segments that pools of any rank have unmapped. A segment
+// is the unit in which pools map memory.
 type unmappedSegments struct {
-	hasEntries atomic.Bool // never cleared; saves checkMapped a lock
+	wasUsed atomic.Bool // an entry was added; never cleared
 
-	mu     sync.Mutex     // acquired with a pool's lock held; acquire no lock inside it
+	mu     sync.Mutex     // innermost lock: it is acquired with a pool's lock held
 	ranges []addressRange // oldest first; guarded by mu
 }
 
@@ -101,7 +101,7 @@ func (r addressRange) contains(address uintptr) bool {
 	return address >= r.start && address-r.start < uintptr(r.bytes)
 }
 
-// maxUnmappedSegments limits unmappedSegments. A new entry then replaces the oldest one.
+// maxUnmappedSegments limits unmappedSegments. A further entry replaces the oldest one.
 const maxUnmappedSegments = 1024
 
 // add adds a segment. It replaces an entry with the same address.
@@ -115,18 +115,17 @@ func (u *unmappedSegments) add(e symmem.SegmentEvent) {
 	}
 
 	u.ranges = append(u.ranges, addressRange{start: e.Address, bytes: e.Bytes})
-	u.hasEntries.Store(true)
+	u.wasUsed.Store(true)
 }
 
-// checkMapped returns ErrFreed if an address in host memory is in an unmapped segment, and has not
-// been mapped again.
+// checkMapped returns ErrFreed if an address in host memory is in an unmapped segment.
 func (u *unmappedSegments) checkMapped(address uintptr) error {
-	isUnmapped := u.hasEntries.Load() && u.contains(address) && !sys.IsReadable(address)
-	if isUnmapped {
-		return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
+	wasUnmapped := u.wasUsed.Load() && u.contains(address)
+	if !wasUnmapped || sys.IsReadable(address) { // readable if it was mapped again
+		return nil
 	}
 
-	return nil
+	return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
 }
 
 func (u *unmappedSegments) contains(address uintptr) bool {

@@ -10,13 +10,13 @@ import (
 	"symmem"
 )
 
-// padError is the error of a failed wait on a checked pad. A wait fails, for example, if the other
-// rank signals from another call site:
+// padError is the error of a kernel's failed wait for a signal on a checked pad. A wait fails, for
+// example, if the other rank signals from another call site:
 //
 //	Timed out: rank 2 waited 5000 ms, and rank 1 has not signalled on channel 7 at site 5 ("a.py:12")
 //	of group tp; rank 1 has signalled on channel 7 at site 6 ("a.py:20") instead
 //
-// Unlike padReports, errors contain ranks of the world.
+// The ranks in errors are ranks of the world.
 type padError struct {
 	text  string
 	cause error // determines the error code and detail
@@ -25,17 +25,17 @@ type padError struct {
 func (e *padError) Error() string { return e.text }
 func (e *padError) Unwrap() error { return e.cause }
 
-// timeoutError returns the error for report r of a wait that timed out. If possible, the error
-// contains the call sites of the missing ranks.
+// timeoutError describes a wait that timed out and, if known, where the missing ranks have signalled
+// or waited instead.
 func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	missing, err := p.missingRanks(r)
 	if err != nil {
 		return err
 	}
 
-	waited := fmt.Sprintf("rank %d waited %d ms", p.worldRank(r.rank), p.timeout.Milliseconds())
-	text := fmt.Sprintf("Timed out: %s, and %s not %s %s of group %s", waited,
-		ranksHave(missing), signalVerb(r.isArrival), p.describePlace(r.channel, r.site), p.group.name)
+	waiter, place := p.worldRank(r.rank), p.describePlace(r.channel, r.site)
+	text := fmt.Sprintf("Timed out: rank %d waited %d ms, and %s not %s %s of group %s", waiter,
+		p.timeout.Milliseconds(), ranksHave(missing), signalVerb(r.isArrival), place, p.group.name)
 	groupErr := p.group.Cause(context.Background())
 	isRankLost := errors.As(groupErr, new(*symmem.RankLostError))
 	if isRankLost {
@@ -55,30 +55,28 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	}
 }
 
-// missingRanks returns the ranks of the world for which the wait of report r timed out. If this
-// rank waited for arrivals, these are all ranks that have not arrived, and otherwise the report's
-// peer.
+// missingRanks returns the ranks of the world for which the wait of report r timed out.
 func (p *pad) missingRanks(r *padReport) ([]int, error) {
-	var missing []int // ranks of the group
+	missing := []int{r.peer} // ranks of the group
 	isOwnReport := r.rank == p.group.Rank()
-	if isOwnReport && r.isArrival {
+	if isOwnReport && r.isArrival { // the wait was for all ranks
 		memory, err := p.read(padBytes)
 		if err != nil {
 			return nil, err
 		}
 
-		missing = memory.absent(r, len(p.group.Ranks()))
+		absent := memory.absent(r, len(p.group.Ranks()))
+		if len(absent) > 0 { // otherwise, the peer has arrived meanwhile
+			missing = absent
+		}
 	}
 
-	if len(missing) == 0 {
-		missing = []int{r.peer}
-	}
-
+	worldRanks := make([]int, len(missing))
 	for i, groupRank := range missing {
-		missing[i] = p.worldRank(groupRank)
+		worldRanks[i] = p.worldRank(groupRank)
 	}
 
-	return missing, nil
+	return worldRanks, nil
 }
 
 func (p *pad) worldRank(groupRank int) int { return p.group.Ranks()[groupRank] }
@@ -91,13 +89,13 @@ func signalVerb(isArrival bool) string {
 	return "signalled"
 }
 
-// signalsElsewhere describes signals of the given ranks for which this rank has not waited: first
-// those on pad p, then those on other pads. It skips pads that it cannot read.
-func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
+// signalsElsewhere describes pending signals of the missing ranks, first on pad p and then on other
+// pads. It skips failed and unreadable pads.
+func (ps *pads) signalsElsewhere(p *pad, missing []int) []string {
 	const maxLines = 8
 	var lines []string
-	isGiven := func(worldRank int) bool { return slices.Contains(worldRanks, worldRank) }
-	signals, _ := p.signalsFrom(isGiven)
+	isMissing := func(worldRank int) bool { return slices.Contains(missing, worldRank) }
+	signals, _ := p.signalsFrom(isMissing)
 	for _, signal := range signals {
 		lines = append(lines, signal+" instead")
 	}
@@ -107,7 +105,7 @@ func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 			continue
 		}
 
-		signals, _ = other.signalsFrom(isGiven)
+		signals, _ = other.signalsFrom(isMissing)
 		for _, signal := range signals {
 			lines = append(lines, fmt.Sprintf("%s of group %s instead", signal, other.group.name))
 		}
@@ -116,12 +114,12 @@ func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 	return lines[:min(len(lines), maxLines)]
 }
 
-// waitsElsewhere describes the failed waits of the given ranks.
-func (p *pad) waitsElsewhere(worldRanks []int, reports []padReport) []string {
+// waitsElsewhere describes the failed waits of the missing ranks.
+func (p *pad) waitsElsewhere(missing []int, reports []padReport) []string {
 	var lines []string
 	for _, r := range reports {
 		worldRank := p.worldRank(r.rank)
-		if slices.Contains(worldRanks, worldRank) {
+		if slices.Contains(missing, worldRank) {
 			lines = append(lines, fmt.Sprintf("rank %d was %s instead", worldRank,
 				p.describePlace(r.channel, r.site)))
 		}
@@ -130,8 +128,8 @@ func (p *pad) waitsElsewhere(worldRanks []int, reports []padReport) []string {
 	return lines
 }
 
-// stoppedError returns the error for report r of a kernel that the host stopped, for example
-// because the group failed.
+// stoppedError describes the wait of a kernel that the host stopped, for example because the group
+// failed.
 func (p *pad) stoppedError(r *padReport) error {
 	cause := p.group.Cause(context.Background())
 	if cause == nil {
@@ -149,12 +147,12 @@ func (p *pad) argumentError(r *padReport) error {
 	return &padError{text: text, cause: symmem.ErrInvalid}
 }
 
-// differenceError returns the error for report r of a wait that found an unexpected signal.
+// differenceError describes a wait that found an unexpected signal.
 func (p *pad) differenceError(r *padReport) error {
 	waiter, sender := p.worldRank(r.rank), p.worldRank(r.peer)
-	senderSite := ""
-	if !r.wereValuesOverwritten() { // otherwise, the signal may not contain the site
-		senderSite = p.describeSite(r.found.site())
+	senderSite := p.describeSite(r.found.site())
+	if r.wereValuesOverwritten() {
+		senderSite = "" // r.found may not contain the site
 	}
 
 	text := p.describeDifference(r, waiter, sender) + " of group " + p.group.name
@@ -174,7 +172,7 @@ func (p *pad) differenceError(r *padReport) error {
 // wereValuesOverwritten reports whether the sender wrote its next values before the waiter had read
 // the previous ones.
 func (r *padReport) wereValuesOverwritten() bool {
-	return r.failure == padOverwritten || r.found.tag() == 0
+	return r.failure == padOverwritten || r.found.isWithdrawn()
 }
 
 // describeDifference describes how the sender's signal differs from the expected one. waiter and

@@ -46,8 +46,8 @@ func (ps *pads) OpenPad(handle uint64, sites []string) (uintptr, error) {
 		return 0, err
 	}
 
-	if size := len(g.Ranks()); size > padRanks {
-		return 0, fmt.Errorf("a checked pad is for at most %d ranks, not %d: %w", padRanks, size,
+	if size := len(g.Ranks()); size > maxPadRanks {
+		return 0, fmt.Errorf("a checked pad is for at most %d ranks, not %d: %w", maxPadRanks, size,
 			symmem.ErrUnsupported)
 	}
 
@@ -89,7 +89,7 @@ func (p *pad) close() {
 
 // find returns the open pad that begins at an address.
 func (ps *pads) find(address uintptr) (*pad, error) {
-	if _, err := ps.session.anyRank(); err != nil {
+	if err := ps.session.checkOpen(); err != nil {
 		return nil, err
 	}
 
@@ -112,7 +112,7 @@ func (ps *pads) CheckPad(address uintptr) error {
 		return err
 	}
 
-	if head.uint32(padFailed) == 0 {
+	if head.uint32At(padFailed) == 0 {
 		return nil
 	}
 

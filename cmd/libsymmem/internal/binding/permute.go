@@ -9,26 +9,29 @@ import (
 )
 
 // PermuteArguments holds the arguments of symmem_permute and symmem_unpermute as C passes them.
-// symmem_permute sorts the rows that a dispatch has written by expert. symmem_unpermute restores
-// the order for the experts' results. The fields up to Type are those of the dispatch.
+// symmem_permute sorts the output rows of a dispatch by expert. symmem_unpermute restores the order
+// for the experts' results.
 type PermuteArguments struct {
-	Experts    int
-	TopK       int
-	MaxTokens  int64
-	Hidden     int64
-	Scales     int64
-	Type       int
-	Align      int64 // each expert's first row has a multiple of this index; 0 for the default
-	Dispatched uintptr
-	Permuted   uintptr
-	Computed   uintptr // used only by symmem_unpermute
-	Returned   uintptr // used only by symmem_unpermute
+	// Arguments of the dispatch: see RouteArguments.
+	Experts   int
+	TopK      int
+	MaxTokens int64
+	Hidden    int64
+	Scales    int64
+	Type      int
+
+	Align int64 // alignment of each expert's first row, in rows; 0 for the default
+
+	// Addresses of buffers.
+	Dispatched uintptr // input of symmem_permute
+	Permuted   uintptr // output of symmem_permute and input of symmem_unpermute
+	Computed   uintptr // input of symmem_unpermute: the experts' results
+	Returned   uintptr // output of symmem_unpermute
 }
 
-// toPermutation converts the arguments to a permutation on one rank, and validates it. reverses is
-// set for symmem_unpermute.
+// toPermutation converts the arguments to a permutation on one rank, and validates it.
 func (a *PermuteArguments) toPermutation(
-	ranks, rank int, reverses bool,
+	ranks, rank int, isUnpermute bool,
 ) (*driver.Permutation, error) {
 	t, err := parseEnum("element type", types, a.Type)
 	if err != nil {
@@ -42,7 +45,7 @@ func (a *PermuteArguments) toPermutation(
 		DataType: t, Ranks: ranks, Rank: rank, Align: cmp.Or(a.Align, symmem.DefaultPermuteAlign),
 		Dispatched: a.Dispatched, Permuted: a.Permuted, Computed: a.Computed, Returned: a.Returned,
 	}
-	err = p.Validate(reverses)
+	err = p.Validate(isUnpermute)
 	return p, err
 }
 
@@ -52,11 +55,10 @@ func (a *PermuteArguments) Layout(ranks int) (layout symmem.PermutedLayout, err 
 		return layout, err
 	}
 
+	const someRank, isUnpermute = 0, false
 	shape := *a
-	shape.Dispatched = 0 // the layout does not depend on addresses
-	shape.Permuted = 0
-	const someRank, reverses = 0, false
-	p, err := shape.toPermutation(ranks, someRank, reverses)
+	shape.Dispatched, shape.Permuted = 0, 0 // Layout must not reject invalid addresses
+	p, err := shape.toPermutation(ranks, someRank, isUnpermute)
 	if err != nil {
 		return layout, err
 	}
@@ -64,15 +66,17 @@ func (a *PermuteArguments) Layout(ranks int) (layout symmem.PermutedLayout, err 
 	return p.Layout(), nil
 }
 
-// Permute queues a symmem_unpermute if reverses is set, and a symmem_permute otherwise. handle is
+// Permute queues a symmem_unpermute if isUnpermute is set, and a symmem_permute otherwise. handle is
 // the group's handle.
-func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stream uintptr) error {
+func (cs *calls) Permute(
+	handle uint64, a *PermuteArguments, isUnpermute bool, stream uintptr,
+) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return err
 	}
 
-	p, err := a.toPermutation(g.Size(), g.Rank(), reverses)
+	p, err := a.toPermutation(g.Size(), g.Rank(), isUnpermute)
 	if err != nil {
 		return err
 	}
@@ -89,15 +93,11 @@ func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stre
 		},
 		Align: p.Align,
 	}
-	buffers := []*symmem.Memory{&args.Dispatched, &args.Permuted}
-	if reverses {
-		buffers = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
-	}
-
+	var buffers [3]symmem.Memory
 	var allErrs error
-	for i, span := range p.Spans(reverses) { // in the order of buffers
+	for i, span := range p.Spans(isUnpermute) {
 		m, err := r.findMemory(span.Address, span.Bytes)
-		*buffers[i] = m
+		buffers[i] = m
 		allErrs = errors.Join(allErrs, err)
 	}
 
@@ -105,9 +105,11 @@ func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stre
 		return allErrs
 	}
 
-	if reverses {
+	if isUnpermute {
+		args.Permuted, args.Computed, args.Returned = buffers[0], buffers[1], buffers[2]
 		return g.Unpermute(args, s)
 	}
 
+	args.Dispatched, args.Permuted = buffers[0], buffers[1]
 	return g.Permute(args, s)
 }

@@ -35,7 +35,7 @@ func (ps *pools) OpenPool(domain uint64, optionsJSON []byte) (int, error) {
 		return 0, err
 	}
 
-	ps.session.counters.Pending.Add(1)
+	ps.session.counters.pendingChanged()
 	return poolNumber, nil
 }
 
@@ -258,7 +258,7 @@ const maxSiteBytes = 1 << 12 // much longer than the path of a source file
 
 // SiteNumber returns the number of a call site, such as "train.py:12".
 func (ps *pools) SiteNumber(text string) (uint32, error) {
-	if _, err := ps.session.anyRank(); err != nil {
+	if err := ps.session.checkOpen(); err != nil {
 		return 0, err
 	}
 
@@ -283,7 +283,7 @@ type location struct {
 // Locate describes, as JSON, the buffer that contains an address. If no buffer contains it, Locate
 // describes the segment.
 func (ps *pools) Locate(address uintptr) (string, error) {
-	if _, err := ps.session.anyRank(); err != nil {
+	if err := ps.session.checkOpen(); err != nil {
 		return "", err
 	}
 

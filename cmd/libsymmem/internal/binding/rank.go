@@ -8,7 +8,8 @@ import (
 	"symmem"
 )
 
-// rank is this process's rank in one open world, a set of processes that use symmem together.
+// rank is this process's rank in one open world. A world is a set of processes that use symmem
+// together.
 type rank struct {
 	session       *session
 	rt            *symmem.Runtime
@@ -18,11 +19,11 @@ type rank struct {
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
-	streams     table[uintptr, *symmem.Stream]              // by handle in the library that owns them
+	streams     table[uintptr, *symmem.Stream]              // adopted from other libraries, by their handle
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // of PlugRegister, by ncclComm_t
-	sites       table[uint32, uint32]                       // numbers in rt, by that in session.sites
+	sites       table[uint32, uint32]                       // number in rt of each number in session.sites
 
-	padStream func() (*symmem.Stream, error) // for copies to and from checked pads
+	padStream func() (*symmem.Stream, error) // returns the stream for copies of checked pads
 
 	captureWarning sync.Once // for the warning of PlugRegister
 }
@@ -30,12 +31,12 @@ type rank struct {
 // newRank returns a rank that is not yet in session.ranks. For the main world, it opens the main
 // pool.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind worldKind) (*rank, error) {
-	isGPU := rt.Device().Ordinal >= 0
 	r := &rank{
-		session: s, rt: rt, isAlone: kind == aloneWorld, isHostBackend: !isGPU,
-		hasCallSites: o.shouldRecordCallSites(), padStream: sync.OnceValues(rt.NewStream),
+		session: s, rt: rt, isAlone: kind == aloneWorld,
+		isHostBackend: rt.Device().Ordinal < 0, // only GPUs have an ordinal
+		hasCallSites:  o.shouldRecordCallSites(), padStream: sync.OnceValues(rt.NewStream),
 	}
-	r.groupTable.init(r)
+	r.groupTable.setUp(r)
 	r.installObserver()
 	if kind.isMain() {
 		options, err := o.Pool.withDomain(rt.World())
@@ -52,17 +53,17 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind worldKind) (*rank,
 	return r, nil
 }
 
-// installObserver makes the Runtime update Counters.Pending, Counters.Windows and unmappedSegments.
+// installObserver makes the Runtime update the session's counters and unmappedSegments.
 func (r *rank) installObserver() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
-		SegmentAlloc: func(symmem.SegmentEvent) { counters.Pending.Add(1) },
+		SegmentAlloc: func(symmem.SegmentEvent) { counters.pendingChanged() },
 		SegmentFree: func(e symmem.SegmentEvent) {
-			counters.Windows.Add(1)
+			counters.windowsChanged()
 			r.session.unmappedSegments.add(e)
 		},
-		Register:   func(symmem.WindowEvent) { counters.Windows.Add(1) },
-		Deregister: func(symmem.WindowEvent) { counters.Windows.Add(1) },
+		Register:   func(symmem.WindowEvent) { counters.windowsChanged() },
+		Deregister: func(symmem.WindowEvent) { counters.windowsChanged() },
 	})
 }
 
@@ -77,12 +78,12 @@ func (r *rank) close(force bool) error {
 
 	return r.session.runInterruptible("closing symmem", func(ctx context.Context) error {
 		// An interrupt aborts the groups, so that Close does not wait for other ranks.
-		stopAfterFunc := context.AfterFunc(ctx, r.abortGroups)
-		defer stopAfterFunc()
+		stopWatching := context.AfterFunc(ctx, r.abortGroups)
+		defer stopWatching()
 		closeCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if force {
-			cancel() // limits the wait of Close to a second
+			cancel() // Close then waits for other ranks for at most a second
 		}
 
 		err := r.rt.Interop().Close(closeCtx) // ends all groups
@@ -119,8 +120,8 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 		}
 	}
 
-	// On the host backend, each rank of this process has a separate Stream for the handle. These
-	// Streams must wait for each other's earlier work.
+	// On the host backend, each rank of this process has a Stream for the handle. Work of one rank
+	// must wait for earlier work of the others.
 	hasOtherRanks := len(r.session.ranks.allRanks()) > 1
 	if r.isHostBackend && hasOtherRanks {
 		last := r.session.lastUses.findOrAdd(handle, &lastUse{})
@@ -139,18 +140,18 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 		return interop
 	}
 
-	siteInRuntime, isKnown := r.sites.find(site)
+	runtimeSite, isKnown := r.sites.find(site)
 	if !isKnown {
 		text := r.session.sites.text(site)
 		if text == "" {
 			return interop
 		}
 
-		siteInRuntime = interop.Site(text)
-		r.sites.add(site, siteInRuntime)
+		runtimeSite = interop.Site(text)
+		r.sites.add(site, runtimeSite)
 	}
 
-	return interop.At(siteInRuntime)
+	return interop.At(runtimeSite)
 }
 
 // findMemory returns the memory at an address, or an error if the memory was freed. The memory can
@@ -177,7 +178,7 @@ func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 			continue
 		}
 
-		_, err := other.rt.Interop().Memory(address, bytes) // nil outside the rank's pools
+		_, err := other.rt.Interop().Memory(address, bytes) // no error outside the rank's pools
 		if err != nil {
 			return err
 		}
@@ -194,9 +195,9 @@ func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 	return nil
 }
 
-// register registers a pool's new memory with a group and its attached communicators. During a
-// capture of the stream to a CUDA graph, it returns ErrCapturing if there is new memory, or else
-// nil.
+// register registers a pool's new memory with a group and its attached communicators. While the
+// stream is captured to a CUDA graph, it registers nothing, and returns ErrCapturing if there is
+// new memory.
 func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	failure := g.Cause(context.Background())
 	if failure != nil {

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// session holds the state of this process, which has a rank in each of several worlds. C callers
-// pass groups, worlds and events by handles, numbers that are unique in the process.
+// session holds the state of this process, which can have a rank in each of several worlds. C
+// callers pass groups, worlds and events by handle: a number that is unique in the process.
 type session struct {
 	counters     *Counters
 	printWarning func(text string)
@@ -23,7 +23,7 @@ type session struct {
 	poolTable  poolTable                // open pools in all worlds
 	events     table[uint64, event]     // by handle
 	padTable   table[uintptr, *pad]     // open checked pads in all worlds, by address
-	lastUses   table[uintptr, *lastUse] // by handle of the stream
+	lastUses   table[uintptr, *lastUse] // last use of each stream, by the stream's handle
 	sites      siteTable
 
 	closedRanks      closedRanks
@@ -37,13 +37,16 @@ type Counters struct {
 	Windows  atomic.Int64 // increases when registered ranges of memory may have changed
 	Faults   atomic.Int64 // failed groups
 	Refused  atomic.Int64 // failed frees
-	Warnings atomic.Int64 // including those already taken
+	Warnings atomic.Int64 // all warnings so far
 }
+
+func (c *Counters) pendingChanged() { c.Pending.Add(1) }
+func (c *Counters) windowsChanged() { c.Windows.Add(1) }
 
 // rankList holds this process's rank in each open world. Reads take no lock.
 type rankList struct {
 	mu   sync.Mutex              // held during changes
-	main atomic.Pointer[rank]    // rank in the main world; nil if that is not open
+	main atomic.Pointer[rank]    // rank in the main world; nil if it is closed
 	all  atomic.Pointer[[]*rank] // oldest first; each change stores a new slice
 }
 
@@ -107,22 +110,28 @@ func (s *session) anyRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
+// checkOpen returns ErrNotOpen if no world is open.
+func (s *session) checkOpen() error {
+	_, err := s.anyRank()
+	return err
+}
+
 // unknownHandleError returns ErrNotOpen if no world is open, ErrClosed if the handle was once
 // valid, and otherwise ErrInvalid. kind is "group" or "event".
 func (s *session) unknownHandleError(kind string, handle uint64) error {
-	if _, err := s.anyRank(); err != nil {
+	if err := s.checkOpen(); err != nil {
 		return err
 	}
 
-	wasGivenOut := handle > 0 && handle <= s.lastHandle.Load()
-	if wasGivenOut {
+	wasIssued := handle > 0 && handle <= s.lastHandle.Load()
+	if wasIssued {
 		return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
 	}
 
 	return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
 }
 
-// group returns the group with a handle, and the group's owner.
+// group finds a group and its owner by the group's handle.
 func (s *session) group(handle uint64) (owner *rank, g *group, err error) {
 	g, ok := s.groupIndex.find(handle)
 	if !ok {
@@ -148,8 +157,8 @@ func (s *session) worldRank(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns the pool with a number, and the pool's owner. For LocalPool, it returns anyRank's
-// pool of local memory.
+// pool finds a pool and its owner by the pool's number. LocalPool stands for the local memory of
+// the rank that anyRank returns.
 func (s *session) pool(number int) (owner *rank, p *pool, err error) {
 	r, err := s.anyRank()
 	if err != nil {
@@ -183,7 +192,7 @@ const (
 // siteTable assigns numbers to call sites. The numbers are valid in all worlds.
 type siteTable struct {
 	mu    sync.RWMutex
-	names *ledger.Sites // nil until number is called; guarded by mu
+	names *ledger.Sites // nil before the first site; guarded by mu
 }
 
 // number returns the number of a call site, such as "train.py:12".
@@ -194,10 +203,11 @@ func (t *siteTable) number(text string) uint32 {
 		t.names = ledger.NewSites()
 	}
 
-	return t.names.Intern(0, text)
+	const noGoCode = 0
+	return t.names.Intern(noGoCode, text)
 }
 
-// text returns the call site with a number, or "" if there is none.
+// text returns the call site for a number, or "" if there is none.
 func (t *siteTable) text(number uint32) string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -100,7 +100,7 @@ func (st *streams) checkCapture(operation string, handle uintptr) error {
 // SetIdle records whether the device is idle. Trim and Close do not query streams of an idle
 // device.
 func (st *streams) SetIdle(idle bool) error {
-	if _, err := st.session.anyRank(); err != nil {
+	if err := st.session.checkOpen(); err != nil {
 		return err
 	}
 
@@ -113,7 +113,7 @@ func (st *streams) SetIdle(idle bool) error {
 
 // ForgetStream removes a stream that its owner is about to destroy.
 func (st *streams) ForgetStream(handle uintptr) error {
-	if _, err := st.session.anyRank(); err != nil {
+	if err := st.session.checkOpen(); err != nil {
 		return err
 	}
 

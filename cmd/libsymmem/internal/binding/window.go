@@ -197,7 +197,7 @@ func (r *rank) allocWindow(
 // CloseSignalWords frees this rank's signal words, which begin at address. After an error, it can
 // be called again.
 func (ws *windows) CloseSignalWords(address uintptr) error {
-	if _, err := ws.session.anyRank(); err != nil {
+	if err := ws.session.checkOpen(); err != nil {
 		return err
 	}
 

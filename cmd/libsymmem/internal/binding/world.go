@@ -33,7 +33,7 @@ func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	return r.worldHandle, nil
 }
 
-// CloseWorld closes a world, as Close closes the main world.
+// CloseWorld is like Close, but for any world.
 func (ws *worlds) CloseWorld(handle uint64, force bool) error {
 	r, err := ws.session.worldRank(handle)
 	if err != nil {
@@ -84,8 +84,8 @@ const (
 
 func (k worldKind) isMain() bool { return k != otherWorld }
 
-// openRank opens a world and adds this process's rank to the session. If ctx has ended by then, it
-// closes the world.
+// openRank opens a world and adds this process's rank to the session. If ctx has ended meanwhile,
+// openRank closes the world and returns the cause.
 func (s *session) openRank(ctx context.Context, o *Options, kind worldKind) (*rank, error) {
 	if err := o.setEnvironment(); err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (s *session) openRank(ctx context.Context, o *Options, kind worldKind) (*ra
 	}
 
 	s.ranks.add(r, kind.isMain())
-	s.counters.Pending.Add(1) // the world's pool may have memory to register
+	s.counters.pendingChanged() // the main pool may have memory to register
 	if err := context.Cause(ctx); err != nil {
 		// The C caller may have returned without a handle by which it can close the world.
 		s.removeRank(r)
@@ -140,15 +140,15 @@ func (s *session) closeRank(r *rank, force bool) error {
 		poolErrs = append(poolErrs, err)
 	}
 
-	// Concurrent calls find the rank's buffers in at least one of closedRanks and ranks.
+	// Add the rank before its removal, so that a concurrent Free finds its live buffers.
 	s.closedRanks.add(r.rt.Interop())
 	if !s.removeRank(r) {
 		return nil // another call is closing the rank
 	}
 
 	closeErr := r.close(force)
-	s.counters.Pending.Add(1)
-	s.counters.Windows.Add(1)
+	s.counters.pendingChanged()
+	s.counters.windowsChanged()
 	return errors.Join(append(poolErrs, closeErr)...)
 }
 
