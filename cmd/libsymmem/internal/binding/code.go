@@ -86,45 +86,7 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// CodeOf returns the code of an error. If the error wraps several errors, the first case or entry
-// of errorCodes determines the code: causes, such as a lost rank, precede consequences, such as
-// ErrClosed.
-func CodeOf(err error) Code {
-	switch {
-	case err == nil:
-		return CodeOK
-	case errors.Is(err, symmem.ErrInterrupted):
-		return CodeInterrupted
-	case isDivergence(err):
-		return CodeDivergence
-	case errors.As(err, new(*symmem.RankLostError)):
-		return CodeRankLost
-	case errors.As(err, new(*symmem.TimeoutError)):
-		return CodeTimeout
-	}
-
-	for _, entry := range errorCodes {
-		if errors.Is(err, entry.err) {
-			return entry.code
-		}
-	}
-
-	return CodeFailed
-}
-
-// isDivergence reports whether ranks made different calls or passed different arguments.
-func isDivergence(err error) bool {
-	return errors.As(err, new(*symmem.DivergenceError)) ||
-		errors.As(err, new(*symmem.MismatchError)) ||
-		errors.As(err, new(*symmem.DeadlockError)) ||
-		isMessageError(err)
-}
-
-// isMessageError reports whether the error is a mismatch between a send and a receive.
-func isMessageError(err error) bool {
-	return errors.As(err, new(*symmem.MessageError))
-}
-
+// errorCodes is in order of precedence. Causes precede consequences, such as ErrClosed.
 var errorCodes = []struct {
 	err  error
 	code Code
@@ -148,6 +110,43 @@ var errorCodes = []struct {
 	{context.DeadlineExceeded, CodeTimeout},
 }
 
+// CodeOf returns the code of an error. If the error wraps several errors, the first match counts.
+func CodeOf(err error) Code {
+	switch {
+	case err == nil:
+		return CodeOK
+	case errors.Is(err, symmem.ErrInterrupted):
+		return CodeInterrupted
+	case isDivergence(err):
+		return CodeDivergence
+	case errors.As(err, new(*symmem.RankLostError)):
+		return CodeRankLost
+	case errors.As(err, new(*symmem.TimeoutError)):
+		return CodeTimeout
+	}
+
+	for _, entry := range errorCodes {
+		if errors.Is(err, entry.err) {
+			return entry.code
+		}
+	}
+
+	return CodeFailed
+}
+
+// isDivergence reports whether ranks made calls that differ or wait for each other.
+func isDivergence(err error) bool {
+	return errors.As(err, new(*symmem.DivergenceError)) ||
+		errors.As(err, new(*symmem.MismatchError)) ||
+		errors.As(err, new(*symmem.DeadlockError)) ||
+		isMessageError(err)
+}
+
+// isMessageError reports whether the error is a mismatch between a send and a receive.
+func isMessageError(err error) bool {
+	return errors.As(err, new(*symmem.MessageError))
+}
+
 var adviceByCode = map[Code]string{
 	CodeOutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
 	CodeDoubleFree:  "this pointer was freed before, or was never allocated",
@@ -163,7 +162,7 @@ var adviceByCode = map[Code]string{
 func (c Code) Message(err error) string {
 	text := err.Error()
 	advice, hasAdvice := adviceByCode[c]
-	if hasAdvice && !isValueDivergence(err) {
+	if hasAdvice && !isValueDivergence(err) { // the advice is about calls, not values
 		text += "; " + advice
 	}
 

@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-// groups implements the functions in symmem.h for groups of a world's ranks. All ranks of a group
-// must make the calls that are collective over it.
+// groups implements the functions in symmem.h for groups of a world's ranks. A call that is
+// collective over a group must be made by all ranks of the group.
 type groups struct{ session *session }
 
 // World returns the handle of the group of all ranks of the main world.
@@ -97,7 +97,7 @@ type groupDescription struct {
 	Name      string  `json:"name"`
 	Rank      int     `json:"rank"`
 	Size      int     `json:"size"`
-	Ranks     []int   `json:"ranks"` // ranks[i] is the world's rank with rank i in the group
+	Ranks     []int   `json:"ranks"` // ranks of the world, in order of their ranks in the group
 	TimeoutMS int64   `json:"timeout_ms"`
 	StopWord  uint64  `json:"stop_word"` // address at which the host writes to stop kernels, or 0
 	Error     *string `json:"error"`     // why the group has failed, or null
@@ -198,8 +198,8 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	})
 }
 
-// Check returns an error if the histories of allocations and frees in shared pools differ between
-// the group's ranks. It completes delayed frees first. It is collective over the group.
+// Check completes delayed frees. It then returns an error if the histories of allocations and frees
+// in shared pools differ between the group's ranks. It is collective over the group.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,19 +13,18 @@ import (
 
 // interrupts lets C callers interrupt waiting calls, for example when a Python user presses Ctrl-C.
 type interrupts struct {
-	poll atomic.Pointer[pollFunctions] // nil if calls cannot be interrupted
+	poll          atomic.Pointer[pollFunctions] // nil if calls cannot be interrupted
+	unusedTimeout atomic.Pointer[lazyTimeout]   // for the next runResumable, or nil
 }
 
 // pollFunctions holds functions that return true to interrupt a call.
 type pollFunctions struct {
 	onThread     func() bool // runs on the thread of the waiting call, with no lock held
 	inCollective func() bool // runs on any thread, with the lock of a stream held
-
-	unusedTimeout atomic.Pointer[lazyTimeout] // for the next runResumable; nil if there is none
 }
 
-// SetPoll sets functions that return true to interrupt a call. A collective calls inCollective
-// while it waits, and other calls call onThread. If onThread is nil, calls cannot be interrupted.
+// SetPoll sets functions that return true to interrupt a call. Collectives call inCollective while
+// they wait. Other waiting calls call onThread. If both are nil, calls cannot be interrupted.
 func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 	if onThread == nil {
 		i.poll.Store(nil)
@@ -56,8 +54,8 @@ const (
 	maxCancelWait = 500 * time.Millisecond // for the end of an interrupted call
 )
 
-// runInterruptible runs a call on another goroutine while it polls. After an interrupt, the call
-// may still be running.
+// runInterruptible runs a call on another goroutine, and polls until the call ends. After an
+// interrupt, runInterruptible may return before the call ends.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -66,7 +64,7 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	err := errors.New("the call ended without a result") // if it calls runtime.Goexit
+	err := errors.New("the call ended without a result") // remains after a runtime.Goexit
 	done := make(chan struct{})                          // closed when err is final
 	go func() {
 		defer close(done)
@@ -131,8 +129,8 @@ func CatchPanic(call func() error) (err error) {
 	return call()
 }
 
-// runResumable runs a call that only waits, such as for a stream, on the calling goroutine. It
-// cancels the call every pollInterval, polls, and repeats the call.
+// runResumable runs a call that only waits, such as for a stream, on the calling goroutine. Every
+// pollInterval, it cancels the call, polls, and repeats the call.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -140,7 +138,7 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	}
 
 	for {
-		ctx := p.unusedTimeout.Swap(nil)
+		ctx := i.unusedTimeout.Swap(nil)
 		if ctx == nil {
 			ctx = newLazyTimeout(pollInterval)
 		}
@@ -148,7 +146,7 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 		err := call(ctx)
 		isUnused := ctx.stop()
 		if isUnused {
-			p.unusedTimeout.Store(ctx) // saves an allocation
+			i.unusedTimeout.Store(ctx) // saves an allocation
 		}
 
 		hasExpired := errors.Is(err, errLazyTimeout)
@@ -161,69 +159,4 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 			return interruptedError(operation)
 		}
 	}
-}
-
-// lazyTimeout is a context that ends a duration after the first call of Done or Err. Calls that do
-// not wait call neither, so they need no timer.
-type lazyTimeout struct {
-	duration time.Duration
-
-	mu    sync.Mutex    // guards the fields below
-	end   time.Time     // zero before the first call of Done or Err
-	done  chan struct{} // nil before the first call of Done
-	timer *time.Timer   // closes done
-}
-
-var errLazyTimeout = errors.New("the interval between polls has expired")
-
-func newLazyTimeout(duration time.Duration) *lazyTimeout {
-	return &lazyTimeout{duration: duration}
-}
-
-// Done implements context.Context.
-func (t *lazyTimeout) Done() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.startLocked()
-	if t.done == nil {
-		t.done = make(chan struct{})
-		t.timer = time.AfterFunc(time.Until(t.end), func() { close(t.done) })
-	}
-
-	return t.done
-}
-
-// Err implements context.Context.
-func (t *lazyTimeout) Err() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.startLocked()
-	if time.Now().Before(t.end) {
-		return nil
-	}
-
-	return errLazyTimeout
-}
-
-func (t *lazyTimeout) startLocked() {
-	if t.end.IsZero() {
-		t.end = time.Now().Add(t.duration)
-	}
-}
-
-// Deadline implements context.Context. Waits that end early are repeated, so there is no deadline.
-func (t *lazyTimeout) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-// Value implements context.Context.
-func (t *lazyTimeout) Value(any) any { return nil }
-
-// stop stops the timer. It returns true if neither Done nor Err has been called.
-func (t *lazyTimeout) stop() (isUnused bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.timer != nil {
-		t.timer.Stop()
-	}
-
-	return t.end.IsZero()
 }

@@ -11,8 +11,8 @@ import (
 	"symmem"
 )
 
-// Library implements the functions in symmem.h for one process. A method without a handle, such as
-// Describe, is for the main world.
+// Library implements the functions in symmem.h for one process. Methods that do not take a world or
+// a group, such as Describe, are for the main world.
 type Library struct {
 	session
 	openMu sync.Mutex // serializes opening and closing the main world
@@ -72,7 +72,7 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind worldKind) erro
 }
 
 // Close closes the main world. Without force, it returns ErrLive if there are live buffers. With
-// force, live buffers stay usable, and Close waits for other ranks for at most a second.
+// force, live buffers stay usable, and Close waits at most a second for other ranks.
 func (l *Library) Close(force bool) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
@@ -95,13 +95,13 @@ func (l *Library) RecordsCallSites() bool {
 	return slices.ContainsFunc(l.ranks.allRanks(), func(r *rank) bool { return r.hasCallSites })
 }
 
-type worldDescription struct {
+type rankDescription struct {
 	Rank        int    `json:"rank"`
 	Size        int    `json:"size"`   // number of ranks
 	Source      string `json:"source"` // how Rank and Size were set, such as by "torchrun"
 	Backend     string `json:"backend"`
 	Device      string `json:"device"`      // the device's name
-	Library     string `json:"library"`     // such as "NCCL 2.28.9"; "" for other backends
+	CommLibrary string `json:"library"`     // such as "NCCL 2.28.9"; "" for other backends
 	Check       string `json:"check"`       // a symmem.CheckLevel
 	Granularity int64  `json:"granularity"` // unit of segment sizes, in bytes
 	Machines    int    `json:"machines"`    // number of machines with ranks
@@ -109,7 +109,7 @@ type worldDescription struct {
 	PID         int    `json:"pid"`
 }
 
-// Describe returns, as JSON, a description of this process's rank.
+// Describe describes, as JSON, this process's rank.
 func (l *Library) Describe() (string, error) {
 	r, err := l.mainWorldRank()
 	if err != nil {
@@ -122,15 +122,15 @@ func (l *Library) Describe() (string, error) {
 func describe(r *rank) (string, error) {
 	device := r.rt.Device()
 	tuning := r.rt.World().Stats().Tuning
-	return encode(worldDescription{
+	return encode(rankDescription{
 		Rank: r.rt.Rank(), Size: r.rt.Size(), Source: r.rt.Source(), Backend: device.Backend,
-		Device: device.Name, Library: r.rt.Library(), Check: r.rt.Check().String(),
+		Device: device.Name, CommLibrary: r.rt.Library(), Check: r.rt.Check().String(),
 		Granularity: device.Granularity, Alone: r.isAlone,
 		Machines: tuning.Machines, PID: os.Getpid(),
 	})
 }
 
-// SetCheck sets how often the ranks compare their calls. All ranks must call it.
+// SetCheck sets how much the ranks compare: SYMMEM_CHECK_OFF, for example. All ranks must call it.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.mainWorldRank()
 	if err != nil {
@@ -140,12 +140,12 @@ func (l *Library) SetCheck(level int) error {
 	return r.setCheck(level)
 }
 
-// worldStats extends symmem.Stats. Its Pools and Groups hide those of symmem.Stats in the JSON.
+// worldStats extends symmem.Stats. In the JSON, Pools and Groups replace those of symmem.Stats.
 type worldStats struct {
 	Open bool `json:"open"`
 	symmem.Stats
-	Pools   []poolStats           `json:"pools"`
-	Groups  map[string]groupStats `json:"groups"`  // by id
+	Pools   []poolStats           `json:"pools"`   // without pools of local memory
+	Groups  map[string]groupStats `json:"groups"`  // by group id
 	Streams int                   `json:"streams"` // number of streams in use
 	Refused int64                 `json:"refused"` // failed frees in all worlds
 }
@@ -172,7 +172,7 @@ type attachmentStats struct {
 	Windows int    `json:"windows"` // number of segments that are registered with it
 }
 
-// Stats returns all counters as JSON.
+// Stats returns the counters of the main world as JSON.
 func (l *Library) Stats() (string, error) {
 	r, err := l.mainWorldRank()
 	if err != nil {

@@ -63,9 +63,7 @@ func decode(text []byte, options any) error {
 		return fmt.Errorf("reading the options: %w: %w", err, symmem.ErrInvalid)
 	}
 
-	_, err := d.Token()
-	hasMoreText := err != io.EOF
-	if hasMoreText {
+	if _, err := d.Token(); err != io.EOF {
 		return fmt.Errorf("reading the options: text after the JSON object: %w", symmem.ErrInvalid)
 	}
 
@@ -124,7 +122,7 @@ func (o *Options) parseEnums(out *symmem.Options) (err error) {
 // maxMilliseconds is one day. A larger value is probably in another unit, such as nanoseconds.
 const maxMilliseconds = 24 * 60 * 60 * 1000
 
-// timeoutOf converts the option timeout_ms.
+// timeoutOf converts an option or argument timeout_ms.
 func timeoutOf(timeoutMS int64) (time.Duration, error) {
 	if timeoutMS < 0 || timeoutMS > maxMilliseconds {
 		return 0, fmt.Errorf("timeout_ms is %d; want 0 to %d: %w", timeoutMS, maxMilliseconds,
@@ -134,7 +132,7 @@ func timeoutOf(timeoutMS int64) (time.Duration, error) {
 	return time.Duration(timeoutMS) * time.Millisecond, nil
 }
 
-// intervalOf converts an option that may be negative, which means never.
+// intervalOf converts an option whose negative values stand for never.
 func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	if milliseconds < -maxMilliseconds || milliseconds > maxMilliseconds {
 		return 0, fmt.Errorf("%s is %d; want at most %d, or a negative value of at least %d: %w", name,
@@ -144,8 +142,8 @@ func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	return time.Duration(milliseconds) * time.Millisecond, nil
 }
 
-// withDomain converts the options for a pool that all ranks of the group domain share.
-func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error) {
+// poolOptions converts the options for a pool that the ranks of the group domain share.
+func (o PoolOptions) poolOptions(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
 	}
@@ -159,7 +157,7 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 }
 
 // shouldRecordCallSites reports whether calls record their source lines. The default is the
-// environment variable SYMMEM_CALLSITES: a boolean, or a number of lines.
+// environment variable SYMMEM_CALLSITES: a boolean, or the number of lines for each call.
 func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -191,8 +189,8 @@ func (o *Options) setMaxProcs() {
 	runtime.GOMAXPROCS(procs)
 }
 
-// setEnvironment updates Go's copy of the environment. C code may have changed the environment
-// after Go copied it.
+// setEnvironment sets the variables of o.Environment in Go's copy of the environment. C code may
+// have changed them after Go made this copy.
 func (o *Options) setEnvironment() error {
 	for name, value := range o.Environment {
 		if err := os.Setenv(name, value); err != nil {

@@ -25,8 +25,8 @@ type padError struct {
 func (e *padError) Error() string { return e.text }
 func (e *padError) Unwrap() error { return e.cause }
 
-// timeoutError describes a wait that timed out and, if known, where the missing ranks have signalled
-// or waited instead.
+// timeoutError describes a wait that timed out. If known, it also describes where the missing ranks
+// have signalled or waited instead.
 func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	missing, err := p.missingRanks(r)
 	if err != nil {

@@ -66,8 +66,8 @@ func (a *PermuteArguments) Layout(ranks int) (layout symmem.PermutedLayout, err 
 	return p.Layout(), nil
 }
 
-// Permute queues a symmem_unpermute if isUnpermute is set, and a symmem_permute otherwise. handle is
-// the group's handle.
+// Permute queues a symmem_permute or, if isUnpermute is set, a symmem_unpermute. handle is the
+// group's handle.
 func (cs *calls) Permute(
 	handle uint64, a *PermuteArguments, isUnpermute bool, stream uintptr,
 ) error {

@@ -9,8 +9,8 @@ import (
 	"symmem"
 )
 
-// plugin implements the functions in symmem.h for inference engines that use symmem only as an
-// allocator, and NCCL for collectives. PlugAlloc allocates memory, and PlugRegister registers it
+// plugin implements the functions in symmem.h for inference engines that allocate memory with
+// symmem, and run collectives with NCCL. PlugRegister registers the memory from Library.PlugAlloc
 // with the engine's NCCL communicator.
 type plugin struct {
 	session       *session
@@ -94,8 +94,8 @@ func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	})
 }
 
-// PlugStatus prints an error of PlugRegister and returns its ncclResult_t. It prints each text only
-// once, because engines repeat a failed registration in every step.
+// PlugStatus returns the ncclResult_t for a result of PlugRegister. It prints errors, but each text
+// only once, because engines repeat a failed registration in every step.
 func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
@@ -135,8 +135,8 @@ func ncclResult(err error) int {
 	}
 }
 
-// PlugForget removes a communicator of PlugRegister. Engines must call it when they destroy the
-// communicator, because a new one may get the same address.
+// PlugForget removes a communicator that was passed to PlugRegister. Engines must call it when they
+// destroy the communicator, because a new one may get the same address.
 func (p *plugin) PlugForget(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {

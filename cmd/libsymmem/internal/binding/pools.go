@@ -25,7 +25,7 @@ func (ps *pools) OpenPool(domain uint64, optionsJSON []byte) (int, error) {
 		return 0, err
 	}
 
-	options, err := o.withDomain(g.Group)
+	options, err := o.poolOptions(g.Group)
 	if err != nil {
 		return 0, err
 	}

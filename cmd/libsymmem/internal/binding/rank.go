@@ -19,9 +19,9 @@ type rank struct {
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
-	streams     table[uintptr, *symmem.Stream]              // adopted from other libraries, by their handle
+	streams     table[uintptr, *symmem.Stream]              // adopted streams, by handle
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // of PlugRegister, by ncclComm_t
-	sites       table[uint32, uint32]                       // number in rt of each number in session.sites
+	sites       table[uint32, uint32]                       // numbers in rt, by those in the session
 
 	padStream func() (*symmem.Stream, error) // returns the stream for copies of checked pads
 
@@ -39,7 +39,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind worldKind) (*rank,
 	r.groupTable.setUp(r)
 	r.installObserver()
 	if kind.isMain() {
-		options, err := o.Pool.withDomain(rt.World())
+		options, err := o.Pool.poolOptions(rt.World())
 		if err != nil {
 			return nil, err
 		}

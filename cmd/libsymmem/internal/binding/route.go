@@ -13,11 +13,11 @@ import (
 type RouteArguments struct {
 	Experts   int   // number of experts on all ranks
 	TopK      int   // number of experts for each token
+	Tokens    int64 // number of tokens on this rank
 	MaxTokens int64 // maximum of Tokens on any rank
 	Hidden    int64 // number of elements in a row
 	Scales    int64 // number of float32 scales for a row
 	Type      int   // enumerator of the element type
-	Tokens    int64 // number of tokens on this rank
 
 	// Addresses of buffers, or 0 for unused ones.
 	IDs       uintptr // TopK ids of experts for each token
@@ -57,8 +57,8 @@ func checkLayoutRanks(ranks int) error {
 	return nil
 }
 
-// toCall returns a call without buffers, or an error if the call is invalid. symmem_combine ignores
-// t, because it supports only one element type.
+// toCall returns a call without buffers, or an error if the call is invalid. The element type of a
+// symmem_combine is always BFloat16.
 func (a *RouteArguments) toCall(
 	operation symmem.Operation, t symmem.DataType, ranks int,
 ) (*driver.Call, error) {
@@ -73,8 +73,9 @@ func (a *RouteArguments) toCall(
 			Experts: a.Experts,
 		},
 	}
-	const maxFactor = 1<<31 - 1 // Validate rejects larger factors, whose product could overflow
-	if max(a.MaxTokens, a.Hidden) <= maxFactor {
+	const maxFactor = 1<<31 - 1
+	couldOverflow := max(a.MaxTokens, a.Hidden) > maxFactor
+	if !couldOverflow { // otherwise, Validate returns an error
 		call.Count = a.MaxTokens * a.Hidden
 	}
 
@@ -104,7 +105,7 @@ func (cs *calls) Route(
 	}
 
 	call := symmem.Call{Operation: operation, Route: &args}
-	// queueCall registers Send and Recv: the buffer that other ranks access.
+	// queueCall registers the buffer that other ranks access.
 	if operation == symmem.OpCombine {
 		call.Send = args.Send
 	} else {
@@ -117,39 +118,43 @@ func (cs *calls) Route(
 // toRouteArgs checks the arguments and finds the memory of each buffer.
 func (a *RouteArguments) toRouteArgs(
 	r *rank, operation symmem.Operation, ranks int,
-) (args symmem.RouteArgs, err error) {
+) (symmem.RouteArgs, error) {
 	t, err := parseEnum("element type", types, a.Type)
 	if err != nil {
-		return args, err
+		return symmem.RouteArgs{}, err
 	}
 
 	call, err := a.toCall(operation, t, ranks)
 	if err != nil {
-		return args, err
+		return symmem.RouteArgs{}, err
 	}
 
-	args = symmem.RouteArgs{
+	args := symmem.RouteArgs{
 		Routing: symmem.Routing{
 			Experts: a.Experts, TopK: a.TopK, MaxTokens: a.MaxTokens, Hidden: a.Hidden, Type: t,
 			Scales: a.Scales,
 		},
 		Tokens: a.Tokens,
 	}
-	find := func(address uintptr, bytes int64) (m symmem.Memory) {
-		isUsed := bytes > 0
-		if isUsed && err == nil {
-			m, err = r.findMemory(address, bytes)
-		}
-
-		return m
-	}
 	const someRank = 0 // sizes do not depend on the rank
 	sendBytes, recvBytes := call.Spans(ranks, someRank)
-	otherSpans := call.OtherSpans()
+	spans := call.OtherSpans()
+	ids, weights, rowScales := spans[0], spans[1], spans[2]
+	var firstErr error
+	find := func(address uintptr, bytes int64) symmem.Memory {
+		isUsed := bytes > 0
+		if !isUsed || firstErr != nil {
+			return symmem.Memory{}
+		}
+
+		m, err := r.findMemory(address, bytes)
+		firstErr = err
+		return m
+	}
 	args.Send = find(a.Send, sendBytes)
 	args.Recv = find(a.Recv, recvBytes)
-	args.IDs = find(a.IDs, otherSpans[0].Bytes)
-	args.Weights = find(a.Weights, otherSpans[1].Bytes)
-	args.RowScales = find(a.RowScales, otherSpans[2].Bytes)
-	return args, err
+	args.IDs = find(a.IDs, ids.Bytes)
+	args.Weights = find(a.Weights, weights.Bytes)
+	args.RowScales = find(a.RowScales, rowScales.Bytes)
+	return args, firstErr
 }

@@ -9,12 +9,12 @@ import (
 	"symmem"
 )
 
-// windows implements the functions in symmem.h that register memory with groups. A range of
-// registered memory is a window: each rank can access the other ranks' memory in the window.
+// windows implements the functions in symmem.h that register memory with groups. A window is
+// registered memory of all ranks of a group: each rank can access the memory of the others.
 type windows struct{ session *session }
 
 // ScopeEnd implements symmem_scope_end: it registers the new memory of all pools that the group's
-// ranks share. There is no new memory while Counters.Pending equals the result.
+// ranks share. It need not be called again while Counters.Pending equals the result.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, err error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -38,7 +38,7 @@ func (ws *windows) sharedPools(r *rank, g *group) []*pool {
 	return slices.DeleteFunc(owned, func(p *pool) bool { return !g.sharesPool(p) })
 }
 
-// RegisterPending is like ScopeEnd, but for one pool.
+// RegisterPending registers the new memory of one pool.
 func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr) error {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -68,8 +68,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 	return r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns, for each rank, the address at which this rank can access that rank's part
-// of a range. The range must be within one window.
+// PeerAddresses takes this rank's address of a range, and returns the addresses at which this rank
+// can access the same range on each rank. The range must be within one window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
@@ -112,7 +112,7 @@ func (ws *windows) NCCLWindow(
 	return w, err
 }
 
-// Window is a window's address range. Its memory layout is that of an entry in the output of
+// Window is this rank's part of a window. It has the memory layout of an entry in the output of
 // symmem_windows.
 type Window struct{ Address, Bytes int64 }
 
@@ -160,7 +160,7 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 		return nil, err
 	}
 
-	// The words have a pool, because memory that a pool maps contains zeros.
+	// The words need a new pool, because only newly mapped memory is certain to contain zeros.
 	const segmentBytes = 2 << 20
 	p, err := ws.session.poolTable.openSignals(r, symmem.PoolOptions{
 		Domain: g.Group, FirstSegment: segmentBytes,
@@ -216,7 +216,7 @@ func (ws *windows) CloseSignalWords(address uintptr) error {
 			return err
 		}
 
-		return b.Free() // last, so that a repeated call finds the buffer
+		return b.Free() // last, so that a call after an error finds the buffer
 	}
 
 	return fmt.Errorf("closing signal words at %#x: no open words begin there: %w", address,
