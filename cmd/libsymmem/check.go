@@ -9,10 +9,10 @@ import (
 	"symmem"
 )
 
-// symmem.h documents the exported functions: goCheck implements symmem_check. The parameter site is
-// the number of a call site, or 0. Errors show the call site of each rank, such as "model.py:120".
+// Exported functions are named after the functions of symmem.h that they implement: goCheck
+// implements symmem_check. The parameter site is the number of a call site, or 0 if it is unknown.
 
-// goCheck compares the requests to pools between the ranks of a group.
+// goCheck compares the allocations and frees in shared pools between the ranks of a group.
 //
 //export goCheck
 func goCheck(group C.uint64_t) C.int {
@@ -24,8 +24,7 @@ func goSetCheck(level C.int) C.int {
 	return guard(func() error { return library.SetCheck(int(level)) })
 }
 
-// goNote adds a note to the history of a pool. goCheck compares notes like requests. The caller
-// defines the kinds of notes.
+// goNote adds a note to the history of a pool, for goCheck. The caller defines the kinds of notes.
 //
 //export goNote
 func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
@@ -34,7 +33,7 @@ func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 	})
 }
 
-// goSite stores the number of the call site with this text.
+// goSite sets *site to the number of the call site text, such as "model.py:120".
 //
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
@@ -48,8 +47,8 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 	})
 }
 
-// goValue sums or compares *number between the ranks, according to request.operation. Unless this
-// is a comparison, *number becomes the result. site is used only if request.site is 0.
+// goValue combines the numbers of all ranks by request.operation, and sets *number to the result.
+// Comparisons do not set it. A request.site other than 0 replaces site.
 //
 //export goValue
 func goValue(request *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
@@ -62,9 +61,10 @@ func goValue(request *C.struct_symmem_value, site C.uint32_t, number *C.int64_t)
 			return nullPointerError("the number")
 		}
 
-		if request.name_length > C.SYMMEM_VALUE_NAME {
+		const maxNameBytes = C.SYMMEM_VALUE_NAME
+		if request.name_length > maxNameBytes {
 			return fmt.Errorf("the name of a value has %d bytes; the maximum is %d: %w",
-				request.name_length, C.SYMMEM_VALUE_NAME, symmem.ErrInvalid)
+				request.name_length, maxNameBytes, symmem.ErrInvalid)
 		}
 
 		if request.site != 0 {
@@ -113,8 +113,8 @@ func goAgreeString(
 	})
 }
 
-// goStep begins a step. It fails if the descriptions differ between ranks, or the numbers of
-// collectives since the previous step.
+// goStep begins a step. It fails if the ranks pass different descriptions, or have made different
+// numbers of collectives since the previous step.
 //
 //export goStep
 func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint32_t) C.int {

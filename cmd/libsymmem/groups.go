@@ -11,7 +11,8 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// symmem.h documents the exported functions: goGroupOpen implements symmem_group_open.
+// Exported functions are named after the functions of symmem.h that they implement: goGroupOpen
+// implements symmem_group_open.
 
 // goWorld stores the handle of the group of all ranks.
 //
@@ -34,7 +35,7 @@ func goGroupOpen(
 	})
 }
 
-// maxRanks bounds the list of ranks, so that a garbage count is an error.
+// maxRanks limits the list of ranks, so that an uninitialized count is an error.
 const maxRanks = 1 << 20
 
 // groupArguments returns a group's name, a string of length bytes, and its list of count ranks.
@@ -74,7 +75,7 @@ func goGroupDescribe(group C.uint64_t, capacity C.size_t, text *C.char, length *
 	})
 }
 
-// goGroupError returns the code of the group's fault, and stores the fault as the last error.
+// goGroupError returns and stores the error with which the group has failed.
 //
 //export goGroupError
 func goGroupError(group C.uint64_t) C.int {

@@ -18,7 +18,8 @@ func guard(call func() error) C.int {
 	return storeError(err)
 }
 
-// storeError returns the code of err, and stores err for the calling thread unless it is nil.
+// storeError returns the code of err. Unless err is nil, it stores copies of its texts for the
+// calling thread.
 func storeError(err error) C.int {
 	if err == nil {
 		return C.SYMMEM_OK
@@ -27,7 +28,7 @@ func storeError(err error) C.int {
 	code := binding.CodeOf(err)
 	text := code.Message(err)
 	detail := binding.Detail(code, err) // JSON
-	C.symmem_note_error(C.int(code),    // copies the texts
+	C.symmem_note_error(C.int(code),
 		C.size_t(len(text)), (*C.char)(unsafe.Pointer(unsafe.StringData(text))),
 		C.size_t(len(detail)), (*C.char)(unsafe.Pointer(unsafe.StringData(detail))))
 	return C.int(code)
@@ -59,7 +60,7 @@ func nullPointerError(argumentName string) error {
 	return fmt.Errorf("%s is a null pointer: %w", argumentName, symmem.ErrInvalid)
 }
 
-// maxTextBytes bounds the strings of callers, so that a garbage length is an error.
+// maxTextBytes limits the strings of callers, so that an uninitialized length is an error.
 const maxTextBytes = 1 << 20
 
 // textOf copies a string of length bytes. If length is 0, text may be null.
@@ -80,9 +81,9 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// copyText runs compose in guard, copies the text to the buffer dst of capacity bytes, and sets
-// *length to the length of the text. If the buffer is too short, copyText returns
-// SYMMEM_ERR_SHORT, but stores no error.
+// copyText runs compose in guard, copies its result to dst, which has space for capacity bytes, and
+// sets *length to the length of the result. Either pointer can be null. If dst is too short,
+// copyText returns SYMMEM_ERR_SHORT, but stores no error.
 func copyText(
 	capacity C.size_t, dst *C.char, length *C.size_t, compose func() (string, error),
 ) C.int {

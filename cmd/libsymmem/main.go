@@ -51,11 +51,11 @@ var library = newLibrary()
 func newLibrary() *binding.Library {
 	sockets := (*uint64)(unsafe.Pointer(&C.symmem_sockets))
 	sys.SetSocketTable(unsafe.Slice(sockets, C.SYMMEM_SOCKETS))
-	return binding.New(
-		(*binding.Counters)(unsafe.Pointer(&C.symmem_words)),
-		func(text string) { fmt.Fprintln(os.Stderr, text) },
-	)
+	return binding.New(counters(), func(text string) { fmt.Fprintln(os.Stderr, text) })
 }
+
+// counters returns the memory from which C callers read the counters.
+func counters() *binding.Counters { return (*binding.Counters)(unsafe.Pointer(&C.symmem_words)) }
 
 // main is never called, but the linker requires it.
 func main() {}

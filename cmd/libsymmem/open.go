@@ -11,13 +11,13 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// symmem.h documents the exported functions: goOpen implements symmem_open. A main world is open
-// between goOpen and goClose; goWorldOpen opens further worlds.
+// Exported functions are named after the functions of symmem.h that they implement: goOpen
+// implements symmem_open. goOpen opens the main world, and goWorldOpen opens further worlds.
 
 //export goOpen
 func goOpen(length C.size_t, options *C.char) C.int {
 	return guard(func() error {
-		text, err := openOptions(length, options)
+		text, err := prepareOpen(length, options)
 		if err != nil {
 			return err
 		}
@@ -29,7 +29,7 @@ func goOpen(length C.size_t, options *C.char) C.int {
 //export goWorldOpen
 func goWorldOpen(length C.size_t, options *C.char, world *C.uint64_t) C.int {
 	return store(world, "the world", func() (uint64, error) {
-		text, err := openOptions(length, options)
+		text, err := prepareOpen(length, options)
 		if err != nil {
 			return 0, err
 		}
@@ -38,14 +38,14 @@ func goWorldOpen(length C.size_t, options *C.char, world *C.uint64_t) C.int {
 	})
 }
 
-// openOptions returns the options as JSON. It first prepares the process for an open.
-func openOptions(length C.size_t, options *C.char) ([]byte, error) {
+// prepareOpen prepares the process for opening a world, and returns the options as JSON.
+func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	text, err := textOf(length, options)
 	if err != nil {
 		return nil, err
 	}
 
-	C.symmem_watch_exit() // see exit-live in the package documentation
+	C.symmem_watch_exit()
 	if err := importEnvironment(); err != nil {
 		return nil, err
 	}
@@ -53,8 +53,7 @@ func openOptions(length C.size_t, options *C.char) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// importEnvironment sets the variables that C code has set since the library was loaded. Go copied
-// the environment at that time.
+// importEnvironment sets the variables that C code has set since Go copied the environment.
 func importEnvironment() error {
 	entry := C.symmem_environment() // points into a null-terminated array of "NAME=value"
 	for entry != nil && *entry != nil {
@@ -155,8 +154,8 @@ func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) C.int {
 	code := C.int(C.SYMMEM_OK)
 	library.TakeWarning(func(warning string) bool {
 		code = copyText(capacity, text, length, func() (string, error) { return warning, nil })
-		asksForLength := text == nil || capacity == 0
-		isTaken := code == C.SYMMEM_OK && !asksForLength
+		hasBuffer := text != nil && capacity > 0 // otherwise, the caller asks for the length
+		isTaken := code == C.SYMMEM_OK && hasBuffer
 		return isTaken
 	})
 	return code

@@ -11,10 +11,10 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// symmem.h documents the exported functions: goAlloc implements symmem_alloc. The parameter site is
-// the number of a call site, or 0.
+// Exported functions are named after the functions of symmem.h that they implement: goAlloc
+// implements symmem_alloc. The parameter site is the number of a call site, or 0 if it is unknown.
 
-// goPoolOpen opens a pool for the ranks of a group, its domain.
+// goPoolOpen opens a pool that the ranks of the group domain share.
 //
 //export goPoolOpen
 func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int) C.int {
@@ -54,7 +54,7 @@ func goPoolResume(pool C.int) C.int {
 	return guard(func() error { return library.ResumePool(int(pool)) })
 }
 
-// goReserve implements symmem_reserve and symmem_reserve_on. The stream of symmem_reserve is 0.
+// goReserve implements symmem_reserve, which passes 0 as the stream, and symmem_reserve_on.
 //
 //export goReserve
 func goReserve(
@@ -93,8 +93,8 @@ func goAllocOn(
 
 //export goFree
 func goFree(address unsafe.Pointer) C.int {
-	const sortFrees = false // all ranks must call symmem_free in the same order
-	return guard(func() error { return library.Free(uintptr(address), sortFrees) })
+	const delay = false // all ranks must call symmem_free in the same order
+	return guard(func() error { return library.Free(uintptr(address), delay) })
 }
 
 // goTorchAlloc allocates for PyTorch. It fails if device is not that of the pool.
@@ -119,7 +119,7 @@ func addressOrNull(alloc func() (uintptr, error)) (address uintptr) {
 	return address
 }
 
-// goTorchFree frees for PyTorch. It returns no code, so it counts failed frees.
+// goTorchFree frees for PyTorch. It counts failed frees, because it cannot return a code.
 //
 //export goTorchFree
 func goTorchFree(address unsafe.Pointer) {
@@ -128,13 +128,12 @@ func goTorchFree(address unsafe.Pointer) {
 			return nil // frees after the last close are permitted
 		}
 
-		const sortFrees = true // PyTorch frees in a different order on each rank
-		return library.Free(uintptr(address), sortFrees)
+		const delay = true // PyTorch frees in a different order on each rank
+		return library.Free(uintptr(address), delay)
 	})
 	if err != nil {
 		storeError(err)
-		counters := (*binding.Counters)(unsafe.Pointer(&C.symmem_words))
-		counters.Refused.Add(1)
+		counters().Refused.Add(1)
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// symmem.h documents the exported functions: goWindows implements symmem_windows.
+// Exported functions are named after the functions of symmem.h that they implement: goWindows
+// implements symmem_windows.
 
 //export goRegisterPending
 func goRegisterPending(group C.uint64_t, pool C.int, stream C.uint64_t) C.int {
@@ -21,15 +22,15 @@ func goRegisterPending(group C.uint64_t, pool C.int, stream C.uint64_t) C.int {
 }
 
 //export goScopeEnd
-func goScopeEnd(group, stream C.uint64_t, seen *C.int64_t) C.int {
+func goScopeEnd(group, stream C.uint64_t, pendingCount *C.int64_t) C.int {
 	return guard(func() error {
-		pendingCount, err := library.ScopeEnd(uint64(group), uintptr(stream))
+		count, err := library.ScopeEnd(uint64(group), uintptr(stream))
 		if err != nil {
 			return err
 		}
 
-		if seen != nil { // null is permitted
-			*seen = C.int64_t(pendingCount)
+		if pendingCount != nil { // null is permitted
+			*pendingCount = C.int64_t(count)
 		}
 
 		return nil
@@ -51,8 +52,8 @@ func goAttach(
 }
 
 //export goDetach
-func goDetach(attachment C.uint64_t, exists C.int) C.int {
-	return guard(func() error { return library.Detach(uint64(attachment), exists != 0) })
+func goDetach(attachment C.uint64_t, commExists C.int) C.int {
+	return guard(func() error { return library.Detach(uint64(attachment), commExists != 0) })
 }
 
 // goIsSymmetric returns 1 if the range is in a window of the group, and otherwise 0.
@@ -64,8 +65,8 @@ func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.i
 	})
 }
 
-// goWindows fills windows, an array with space for capacity windows. Each has two integers: address
-// and size in bytes. *count becomes the number of windows of the group.
+// goWindows copies up to capacity windows of a group to an array: each window's address and size in
+// bytes. *count becomes the number of windows of the group.
 //
 //export goWindows
 func goWindows(
@@ -124,20 +125,20 @@ func goNCCLWindow(
 
 //export goPeerAddresses
 func goPeerAddresses(
-	group C.uint64_t, bytes C.size_t, address unsafe.Pointer, length C.size_t,
+	group C.uint64_t, bytes C.size_t, address unsafe.Pointer, rankCount C.size_t,
 	addresses *C.uint64_t,
 ) C.int {
-	return storeAddresses(length, addresses, func() ([]uintptr, error) {
+	return storeAddresses(rankCount, addresses, func() ([]uintptr, error) {
 		return library.PeerAddresses(uint64(group), uint64(bytes), uintptr(address))
 	})
 }
 
 //export goSignalWordsOpen
 func goSignalWordsOpen(
-	group C.uint64_t, words, length C.size_t, addresses *C.uint64_t,
+	group C.uint64_t, wordCount, rankCount C.size_t, addresses *C.uint64_t,
 ) C.int {
-	return storeAddresses(length, addresses, func() ([]uintptr, error) {
-		return library.OpenSignalWords(uint64(group), uint64(words))
+	return storeAddresses(rankCount, addresses, func() ([]uintptr, error) {
+		return library.OpenSignalWords(uint64(group), uint64(wordCount))
 	})
 }
 
@@ -146,9 +147,10 @@ func goSignalWordsClose(address unsafe.Pointer) C.int {
 	return guard(func() error { return library.CloseSignalWords(uintptr(address)) })
 }
 
-// storeAddresses runs call in guard. It copies the address of each rank to the array addresses.
+// storeAddresses runs call in guard, and copies its results to the array addresses, which has space
+// for rankCount addresses.
 func storeAddresses(
-	length C.size_t, addresses *C.uint64_t, call func() ([]uintptr, error),
+	rankCount C.size_t, addresses *C.uint64_t, call func() ([]uintptr, error),
 ) C.int {
 	return guard(func() error {
 		if addresses == nil {
@@ -160,8 +162,8 @@ func storeAddresses(
 			return err
 		}
 
-		if uint64(length) != uint64(len(result)) {
-			return fmt.Errorf("the list has space for %d ranks; the group has %d ranks: %w", length,
+		if uint64(rankCount) != uint64(len(result)) {
+			return fmt.Errorf("the list has space for %d ranks; the group has %d ranks: %w", rankCount,
 				len(result), symmem.ErrInvalid)
 		}
 
@@ -175,29 +177,23 @@ func storeAddresses(
 }
 
 //export goPadOpen
-func goPadOpen(group C.uint64_t, sites C.size_t, names **C.char, pad *C.uint64_t) C.int {
-	return guard(func() error {
-		if pad == nil {
-			return nullPointerError("the address for the pad")
+func goPadOpen(group C.uint64_t, siteCount C.size_t, names **C.char, pad *C.uint64_t) C.int {
+	return store(pad, "the pad", func() (uintptr, error) {
+		if names == nil && siteCount > 0 {
+			return 0, nullPointerError("the list of names")
 		}
 
-		if names == nil && sites > 0 {
-			return nullPointerError("the list of names")
-		}
-
-		if sites > binding.MaxPadSites {
-			return fmt.Errorf("%d names of call sites; want at most %d: %w", uint64(sites),
+		if siteCount > binding.MaxPadSites {
+			return 0, fmt.Errorf("%d names of call sites; want at most %d: %w", uint64(siteCount),
 				binding.MaxPadSites, symmem.ErrInvalid)
 		}
 
-		list := make([]string, sites)
-		for i, name := range unsafe.Slice(names, sites) {
-			list[i] = C.GoString(name)
+		sites := make([]string, siteCount)
+		for i, name := range unsafe.Slice(names, siteCount) {
+			sites[i] = C.GoString(name)
 		}
 
-		address, err := library.OpenPad(uint64(group), list)
-		*pad = C.uint64_t(address)
-		return err
+		return library.OpenPad(uint64(group), sites)
 	})
 }
 
