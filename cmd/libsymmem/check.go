@@ -9,8 +9,8 @@ import (
 	"symmem"
 )
 
-// Exported functions are named after the functions of symmem.h that they implement: goCheck
-// implements symmem_check. The parameter site is the number of a call site, or 0 if it is unknown.
+// Exported functions implement symmem.h: goCheck implements symmem_check, for example.
+// The parameter site is the number of a call site, or 0 if it is unknown.
 
 // goCheck compares the allocations and frees in shared pools between the ranks of a group.
 //

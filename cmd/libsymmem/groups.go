@@ -11,8 +11,7 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// Exported functions are named after the functions of symmem.h that they implement: goGroupOpen
-// implements symmem_group_open.
+// Exported functions implement symmem.h: goGroupOpen implements symmem_group_open, for example.
 
 // goWorld stores the handle of the group of all ranks.
 //

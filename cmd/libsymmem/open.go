@@ -11,8 +11,8 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// Exported functions are named after the functions of symmem.h that they implement: goOpen
-// implements symmem_open. goOpen opens the main world, and goWorldOpen opens further worlds.
+// Exported functions implement symmem.h: goOpen implements symmem_open, for example.
+// goWorldOpen opens worlds in addition to the main world.
 
 //export goOpen
 func goOpen(length C.size_t, options *C.char) C.int {

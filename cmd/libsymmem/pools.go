@@ -11,8 +11,8 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// Exported functions are named after the functions of symmem.h that they implement: goAlloc
-// implements symmem_alloc. The parameter site is the number of a call site, or 0 if it is unknown.
+// Exported functions implement symmem.h: goAlloc implements symmem_alloc, for example.
+// The parameter site is the number of a call site, or 0 if it is unknown.
 
 // goPoolOpen opens a pool that the ranks of the group domain share.
 //

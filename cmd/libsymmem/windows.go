@@ -11,8 +11,7 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// Exported functions are named after the functions of symmem.h that they implement: goWindows
-// implements symmem_windows.
+// Exported functions implement symmem.h: goWindows implements symmem_windows, for example.
 
 //export goRegisterPending
 func goRegisterPending(group C.uint64_t, pool C.int, stream C.uint64_t) C.int {

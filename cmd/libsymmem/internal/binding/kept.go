@@ -19,7 +19,7 @@ type closedRanks struct {
 	ranks []symmem.Interop // each change creates a new slice; guarded by mu
 }
 
-// add adds a rank if it has live buffers. Call it before the rank is closed.
+// add adds a rank that will be closed, if it has live buffers.
 func (c *closedRanks) add(rank symmem.Interop) {
 	if !hasLiveBuffers(rank) {
 		return
@@ -70,7 +70,7 @@ func (c *closedRanks) remove(rank symmem.Interop) {
 // checkNotFreed returns an error if memory belongs to a closed rank and was freed.
 func (c *closedRanks) checkNotFreed(address uintptr, bytes int64) error {
 	if !c.wasUsed.Load() {
-		return nil // without a lock
+		return nil
 	}
 
 	for _, rank := range c.all() {
@@ -83,12 +83,11 @@ func (c *closedRanks) checkNotFreed(address uintptr, bytes int64) error {
 	return nil
 }
 
-// unmappedSegments holds the addresses of segments that pools of any rank have unmapped. A segment
-// is the unit in which pools map memory.
+// unmappedSegments holds the addresses of segments that pools of any rank have unmapped.
 type unmappedSegments struct {
 	wasUsed atomic.Bool // an entry was added; never cleared
 
-	mu     sync.Mutex     // innermost lock: it is acquired with a pool's lock held
+	mu     sync.Mutex     // innermost lock; acquired with a pool's lock held
 	ranges []addressRange // oldest first; guarded by mu
 }
 

@@ -17,7 +17,6 @@ type Library struct {
 	session
 	openMu sync.Mutex // serializes opening and closing the main world
 
-	// Each type implements the methods for one subject.
 	groups
 	pools
 	calls
@@ -165,7 +164,7 @@ type groupStats struct {
 	Attachments []attachmentStats `json:"attachments"`
 }
 
-// attachmentStats describes a communicator of another library that is attached to a group.
+// attachmentStats describes a communicator of another library.
 type attachmentStats struct {
 	Handle  uint64 `json:"handle"`
 	Name    string `json:"name"`

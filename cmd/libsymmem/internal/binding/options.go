@@ -157,7 +157,7 @@ func (o PoolOptions) poolOptions(domain *symmem.Group) (symmem.PoolOptions, erro
 }
 
 // shouldRecordCallSites reports whether calls record their source lines. The default is the
-// environment variable SYMMEM_CALLSITES: a boolean, or the number of lines for each call.
+// environment variable SYMMEM_CALLSITES: a boolean, or the number of lines per call.
 func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites

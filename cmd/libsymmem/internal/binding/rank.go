@@ -33,7 +33,7 @@ type rank struct {
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind worldKind) (*rank, error) {
 	r := &rank{
 		session: s, rt: rt, isAlone: kind == aloneWorld,
-		isHostBackend: rt.Device().Ordinal < 0, // only GPUs have an ordinal
+		isHostBackend: rt.Device().Ordinal < 0,
 		hasCallSites:  o.shouldRecordCallSites(), padStream: sync.OnceValues(rt.NewStream),
 	}
 	r.groupTable.setUp(r)

@@ -23,7 +23,7 @@ type session struct {
 	poolTable  poolTable                // open pools in all worlds
 	events     table[uint64, event]     // by handle
 	padTable   table[uintptr, *pad]     // open checked pads in all worlds, by address
-	lastUses   table[uintptr, *lastUse] // last use of each stream, by the stream's handle
+	lastUses   table[uintptr, *lastUse] // by stream handle
 	sites      siteTable
 
 	closedRanks      closedRanks
@@ -157,8 +157,7 @@ func (s *session) worldRank(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool finds a pool and its owner by the pool's number. LocalPool stands for the local memory of
-// the rank that anyRank returns.
+// pool finds a pool and its owner by the pool's number. LocalPool is a pool of anyRank.
 func (s *session) pool(number int) (owner *rank, p *pool, err error) {
 	r, err := s.anyRank()
 	if err != nil {

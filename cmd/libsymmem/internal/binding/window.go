@@ -68,8 +68,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 	return r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses takes this rank's address of a range, and returns the addresses at which this rank
-// can access the same range on each rank. The range must be within one window.
+// PeerAddresses returns the addresses at which this rank can access a range on each rank. The range
+// must be within one window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
