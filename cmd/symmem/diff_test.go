@@ -15,14 +15,16 @@ import (
 	"symmem/internal/alloc"
 )
 
-// These tests compare PyTorch memory snapshots, which list the memory requests of a rank.
+// These tests compare PyTorch memory snapshots. A snapshot lists a rank's requests: allocations and
+// frees.
 
 func runDiff(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return runInProcess(t, append([]string{"diff"}, args...)...)
 }
 
-// writeSnapshots writes a snapshot of each rank to a new folder. Rank n executes programs[n].
+// writeSnapshots writes a snapshot of each rank to a new folder. Rank n makes the requests in
+// programs[n].
 func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	t.Helper()
 	const pickleProtocol = 4
@@ -41,7 +43,7 @@ func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	return folder
 }
 
-// randomProgram returns the same requests for the same arguments.
+// randomProgram returns random requests, which are the same for the same arguments.
 func randomProgram(requests, pools, streams int) difftest.Program {
 	rng := rand.New(rand.NewPCG(1, 1)) // arbitrary seeds
 	return difftest.RandomProgram(rng, requests, pools, streams)
@@ -57,9 +59,9 @@ const (
 	extraRequestSize  = 12345 // arbitrary
 )
 
-// programWithExtra inserts an extra request into the usual program.
+// programWithExtra inserts an extra allocation into the usual program.
 func programWithExtra() difftest.Program {
-	const unusedTensor = 1000
+	const unusedTensor = 1000 // larger than the number of requests
 	extra := difftest.Request{Tensor: unusedTensor, Size: extraRequestSize}
 	return slices.Insert(usualProgram(), extraRequestIndex, extra)
 }
@@ -89,6 +91,10 @@ func TestDiff(t *testing.T) {
 	var report diff.Report
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
 		t.Fatal(err)
+	}
+
+	if len(report.Sequences) == 0 {
+		t.Fatalf("--json prints %s; want a sequence of requests", stdout)
 	}
 
 	d := report.Sequences[0].RequestDifference

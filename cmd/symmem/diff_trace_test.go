@@ -18,8 +18,8 @@ const (
 	extraBefore = 20 // 20 allocations and 7 frees precede the extra request, so its index is 27
 )
 
-// writeTraces opens a world, the set of all ranks, and returns a new folder with its traces.
-// beforeAllocation is noExtra or extraBefore.
+// writeTraces runs all ranks, and returns a new folder with their traces. beforeAllocation is
+// noExtra or extraBefore.
 func writeTraces(t *testing.T, beforeAllocation int) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -27,7 +27,7 @@ func writeTraces(t *testing.T, beforeAllocation int) string {
 	return folder
 }
 
-// writeTracesTo is like writeTraces, but uses a folder that may contain traces of an earlier world.
+// writeTracesTo is like writeTraces, but can add to the traces of an earlier world in a folder.
 func writeTracesTo(t *testing.T, folder string, beforeAllocation int) {
 	t.Helper()
 	const rankCount = 3
@@ -97,7 +97,7 @@ func TestDiffOfTraces(t *testing.T) {
 		"alloc 7000 B",
 		"diff_trace_test.go:", // the call site
 		"explains the rest",
-		"all 3 ranks agree up to request",
+		"all 3 ranks agree up to request", // followed by its index
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("the report does not contain %q:\n%s%s", want, stdout, stderr)
@@ -109,11 +109,11 @@ func TestDiffOfTraces(t *testing.T) {
 	}
 }
 
-// Traces of runs of different sizes cannot be compared. A missing trace is only noted.
+// Traces of runs with different numbers of ranks cannot be compared. A missing trace is only noted.
 func TestDiffOfTwoRuns(t *testing.T) {
 	folder := writeTraces(t, noExtra)
-	earlierRun := trace.Options{Rank: 3, Size: 4, Records: 1}
-	w, err := trace.Create(folder, earlierRun)
+	lastOfFourRanks := trace.Options{Rank: 3, Size: 4, Records: 1}
+	w, err := trace.Create(folder, lastOfFourRanks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,8 +170,8 @@ func TestDiffOfGivenRanks(t *testing.T) {
 	}
 }
 
-// If a process has opened two worlds, diff and report cover both, but export covers only the first.
-// Only the ranks of world 2 differ.
+// The ranks of world 1 agree, and those of world 2 differ. diff and report cover both worlds, and
+// export covers only the first.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()
 	writeTracesTo(t, folder, noExtra)

@@ -18,7 +18,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// The signal arrives while both ranks of the trial run.
+// Doctor starts ranks to try a backend. The test sends a signal while both ranks run.
 func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -35,7 +35,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 
 	deadline := time.Now().Add(time.Minute)
 	for countRanksWithLogs(cmd.Process.Pid) < ranks {
-		if time.Now().After(deadline) { // the cleanup of systest kills doctor
+		if time.Now().After(deadline) {
 			t.Fatal("the ranks did not open their logs within a minute")
 		}
 	}
@@ -58,7 +58,8 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	}
 }
 
-// newSlowDoctor returns a doctor whose software GPU is slow, to leave time to interrupt the trial.
+// newSlowDoctor returns the command symmem doctor with a slow software GPU, to leave time for a
+// signal.
 func newSlowDoctor(t *testing.T, ranks int, temporaryFolder string) *exec.Cmd {
 	t.Helper()
 	cuda, nccl, err := softgpu.Build()
@@ -75,7 +76,7 @@ func newSlowDoctor(t *testing.T, ranks int, temporaryFolder string) *exec.Cmd {
 }
 
 // countRanksWithLogs counts the child processes that have opened NCCL's log, an unlinked file that
-// the kernel shows as "/tmp/#123 (deleted)".
+// /proc shows as "/tmp/#123 (deleted)".
 func countRanksWithLogs(parent int) int {
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // fails only for an invalid pattern
 	children := map[int]bool{}                     // keyed by process ID
@@ -98,7 +99,7 @@ func countRanksWithLogs(parent int) int {
 //
 //	CUDA, NCCL   libraries of the software GPU
 //	EXAMPLES     folder of shell scripts that start ranks
-//	MASTER_PORT  port reserved for these ranks
+//	MASTER_PORT  port that these ranks can use
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")

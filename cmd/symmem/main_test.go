@@ -16,8 +16,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// Tests run symmem in three ways: in this process, from scripts that start this test binary as
-// symmem, or as the real binary.
+// Tests run symmem in this process (runInProcess), start this test binary as symmem (TestScripts),
+// or build the real binary (symmemBinary).
 
 // runInProcess runs symmem in this process. args begins with the subcommand.
 func runInProcess(t *testing.T, args ...string) (code int, stdout, stderr string) {
@@ -37,17 +37,17 @@ func TestMain(m *testing.M) {
 		os.Setenv(raceOptions, "atexit_sleep_ms=10")
 	}
 
-	testscript.Main(mainWithCleanup{m}, map[string]func(){
+	testscript.Main(testsWithoutGPU{m}, map[string]func(){
 		"symmem": func() {
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 		},
 	})
 }
 
-// mainWithCleanup hides the machine's GPUs, runs the tests, and removes the real binary.
-type mainWithCleanup struct{ *testing.M }
+// testsWithoutGPU hides the machine's GPUs, runs the tests, and removes the real binary.
+type testsWithoutGPU struct{ *testing.M }
 
-func (m mainWithCleanup) Run() int {
+func (m testsWithoutGPU) Run() int {
 	for name, value := range noGPU {
 		os.Setenv(name, value)
 	}
@@ -73,8 +73,8 @@ func hideGPUs(e *testscript.Env) error {
 
 var binaryFolder string // of the real binary; "" until buildBinary creates it
 
-// symmemBinary returns the path of the real binary, which has no race detector: it would slow down
-// ranks that poll.
+// symmemBinary returns the path of the real binary. It is built without the race detector, which
+// slows down ranks that poll.
 func symmemBinary(t *testing.T) string {
 	t.Helper()
 	path, err := buildBinary()
@@ -129,7 +129,7 @@ func checkExitCode(ts *testscript.TestScript, isNegated bool, args []string) {
 	if errors.As(err, &exit) {
 		code = exit.ExitCode()
 	} else {
-		ts.Check(err) // the command could not be run
+		ts.Check(err) // fails if the command could not be run
 	}
 
 	if code != want {

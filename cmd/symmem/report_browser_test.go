@@ -67,7 +67,7 @@ func writeTrainingReport(t *testing.T) string {
 	const layers = 12
 	usual := trainingProgram(steps, layers)
 	extra := difftest.Request{
-		Tensor: 1 << 20, // not used by any other
+		Tensor: 1 << 20, // not used by any other request
 		Size:   6 << 20,
 	}
 	position := len(usual) * 4 / 9
@@ -75,7 +75,7 @@ func writeTrainingReport(t *testing.T) string {
 	return writePage(t, writeSnapshots(t, usual, usual, withExtra, usual))
 }
 
-// writePage returns the URL of a page about the files in a folder. Their ranks must differ.
+// writePage returns the URL of a page about the snapshots or traces in a folder. They must differ.
 func writePage(t *testing.T, folder string) (url string) {
 	t.Helper()
 	file := filepath.Join(folder, "report.html")
@@ -87,7 +87,7 @@ func writePage(t *testing.T, folder string) (url string) {
 }
 
 // TestReportPictures compares the page with two pictures, which -rewrite replaces. The README shows
-// the first.
+// report.png.
 func TestReportPictures(t *testing.T) {
 	const maxFraction = 0.02 // of pixels, because fonts vary between machines
 	b := pagetest.Open(t)    // skips the test if there is no browser

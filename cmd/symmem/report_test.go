@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,9 +30,10 @@ func TestReport(t *testing.T) {
 	usual := usualProgram()
 	folder := writeSnapshots(t, usual, usual, programWithExtra(), usual)
 	file := filepath.Join(folder, "report.html")
-	for range 2 { // the second run must replace the page instead of reading it as a snapshot
+	for range 2 { // the second run must replace the page, not read it as a snapshot
 		code, stdout, stderr := runReport(t, "--all-pools", folder, "-o", file)
-		const verdict = "differ first at request 100 (extra); in the minority: rank 2."
+		verdict := fmt.Sprintf("differ first at request %d (extra); in the minority: rank 2.",
+			extraRequestIndex)
 		if code != exitBadResult || !strings.Contains(stdout, verdict) {
 			t.Errorf("report = %d, %q, %q; want %d and %q", code, stdout, stderr, exitBadResult, verdict)
 		}
@@ -46,8 +48,9 @@ func TestReport(t *testing.T) {
 		t.Errorf("the file begins with %.40q; want %q", page, beginOfPage)
 	}
 
-	if !bytes.Contains(page, []byte("alloc 12345 B")) {
-		t.Error("the page does not contain the extra request")
+	extraRequest := fmt.Sprintf("alloc %d B", extraRequestSize)
+	if !bytes.Contains(page, []byte(extraRequest)) {
+		t.Errorf("the page does not contain %q", extraRequest)
 	}
 
 	remaining, err := filepath.Glob(filepath.Join(folder, ".report-*"))
@@ -71,7 +74,7 @@ func TestReportOfOneRank(t *testing.T) {
 	}
 }
 
-// TestReportErrors also checks that an existing file that is not a page is kept.
+// TestReportErrors also checks that report does not overwrite a file of another kind.
 func TestReportErrors(t *testing.T) {
 	folder := writeSnapshots(t, smallProgram(), smallProgram())
 	input := filepath.Join(folder, difftest.FileName(0))

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// A command that starts ranks on a shared GPU also runs a daemon of NVIDIA's Multi-Process Service
+// If symmem starts ranks on a shared GPU, it also runs a daemon of NVIDIA's Multi-Process Service
 // (MPS). In these tests, mpstest replaces the daemon with a script that logs its commands.
 
 // useOneSharedGPU makes processes find a single software GPU, and returns a new TMPDIR.
@@ -55,8 +55,9 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 			cmd := systest.Command(t, systest.Patience, path, args...)
 			output, _ := cmd.CombinedOutput() // "ranks fail" fails on purpose
 			checkCleanup(t, log, folder)
-			if !strings.Contains(string(output), "2 ranks share 1 GPU, side by side: results") {
-				t.Errorf("output does not describe the sharing:\n%s", output)
+			const beginOfNote = "2 ranks share 1 GPU, side by side: results"
+			if !strings.Contains(string(output), beginOfNote) {
+				t.Errorf("got output %q; want it to contain %q", output, beginOfNote)
 			}
 		})
 	}
@@ -142,7 +143,7 @@ func interruptLaunch(t *testing.T, path string, signal syscall.Signal) (code int
 // The ranks of a GPU share its threads and its 64 hardware queues (connections) evenly, with at
 // most 32 queues per rank. Shares are rounded down.
 func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
-	env := []string{ // of the command that starts the ranks
+	env := []string{ // settings replace these variables
 		"HOME=/", "CUDA_DEVICE_MAX_CONNECTIONS=32", "NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS=",
 	}
 	withMPS := doctor.GPUSharing{IsServiceRunning: true}
@@ -174,9 +175,9 @@ func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 		"without MPS, with variables of the user": {
 			sharing: sharingPlan{
 				ranks: 2, gpus: 1,
-				userEnv: []string{
-					"NCCL_MAX_CTAS=9",     // is kept
-					"NCCL_MAX_NCHANNELS=", // is replaced, because it is empty
+				userEnv: []string{ // variables that settings do not replace, unless empty
+					"NCCL_MAX_CTAS=9",
+					"NCCL_MAX_NCHANNELS=",
 				},
 			},
 			want: []string{

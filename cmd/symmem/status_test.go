@@ -20,8 +20,8 @@ func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 }
 
 // openWaitingRanks opens two ranks that serve their status on Unix sockets below a new TMPDIR.
-// Rank 0 waits in Agree until end lets rank 1 arrive. end returns when both ranks have closed.
-func openWaitingRanks(t *testing.T) (end func()) {
+// Rank 0 waits in Agree for rank 1. closeRanks makes rank 1 arrive, and waits for both to close.
+func openWaitingRanks(t *testing.T) (closeRanks func()) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live") // socket paths must be short
 	if err != nil {
@@ -52,10 +52,11 @@ func openWaitingRanks(t *testing.T) (end func()) {
 	}
 }
 
+const groupWithEscape = "red \x1b[31m group" // would change the color of a terminal
+
 // agree joins a group of both ranks and calls Agree in it. Rank 1 first waits for arrive.
 func agree(ctx context.Context, rt *symmem.Runtime, arrive <-chan struct{}) error {
-	const nameWithEscape = "red \x1b[31m group" // would change the color of a terminal
-	g, err := rt.Join(ctx, nameWithEscape, []int{0, 1})
+	g, err := rt.Join(ctx, groupWithEscape, []int{0, 1})
 	if err != nil {
 		return err
 	}
@@ -69,14 +70,14 @@ func agree(ctx context.Context, rt *symmem.Runtime, arrive <-chan struct{}) erro
 }
 
 func TestStatusShowsWaits(t *testing.T) {
-	end := openWaitingRanks(t)
-	defer end()
+	closeRanks := openWaitingRanks(t)
+	defer closeRanks()
 	text := statusOfWait(t)
 	if !strings.Contains(text, "rank 1, process") {
 		t.Errorf("status prints %q; want a line about rank 1", text)
 	}
 
-	if strings.Contains(text, "\x1b") {
+	if strings.Contains(text, "\x1b") { // from groupWithEscape
 		t.Errorf("status prints %q; want no escape sequences", text)
 	}
 
@@ -128,8 +129,8 @@ func statusOfWait(t *testing.T) string {
 }
 
 func TestStatusWithoutRanksFails(t *testing.T) {
-	end := openWaitingRanks(t)
-	end() // TMPDIR remains
+	closeRanks := openWaitingRanks(t)
+	closeRanks() // TMPDIR remains
 	const absentFolder = "/nowhere"
 	for _, args := range [][]string{{}, {absentFolder}, {"--json"}} {
 		code, stdout, stderr := runStatus(t, args...)

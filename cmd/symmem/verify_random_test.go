@@ -21,7 +21,7 @@ func useSoftwareGPU(t *testing.T) {
 	t.Setenv("SYMMEM_NCCL", nccl)
 }
 
-// runRandom makes symmem verify run rounds of random operations on two ranks.
+// runRandom runs rounds of random operations on two ranks, with symmem verify.
 func runRandom(t *testing.T, flags ...string) (code int, report random.Report, stderr string) {
 	t.Helper()
 	args := []string{"verify", "--from-round=1", "--json", "--max-bytes=64K", "--ranks=2"}
@@ -41,8 +41,8 @@ func runRandom(t *testing.T, flags ...string) (code int, report random.Report, s
 	return code, report, stderr
 }
 
-// checkFiveRounds checks that five rounds were right and released all resources. They must include
-// aborts of groups and replays of graphs.
+// checkFiveRounds checks that five rounds computed right results, released all resources, aborted
+// groups and replayed graphs.
 func checkFiveRounds(t *testing.T, code int, r random.Report, stderr string) {
 	t.Helper()
 	const rounds = 5
@@ -63,7 +63,8 @@ func checkFiveRounds(t *testing.T, code int, r random.Report, stderr string) {
 		t.Errorf("resources that were not released: %v; want none", leaks)
 	}
 
-	if lines := strings.Count(stderr, "round "); lines != rounds {
+	const beginOfProgressLine = "round "
+	if lines := strings.Count(stderr, beginOfProgressLine); lines != rounds {
 		t.Errorf("got %d lines of progress, want %d:\n%s", lines, rounds, stderr)
 	}
 }
@@ -73,8 +74,7 @@ func TestRandomProgramsOnHost(t *testing.T) {
 	checkFiveRounds(t, code, report, stderr)
 }
 
-// Placement by address puts a block at different offsets on different ranks. Without checks, the
-// sums are wrong.
+// Placement by address puts a buffer at different offsets on different ranks, so results are wrong.
 func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 	code, report, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=off",
 		"--rounds=5", "--seed=1")
@@ -82,9 +82,9 @@ func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 		t.Errorf("exit code %d, %d wrong elements; want %d and some", code, report.Wrong, exitBadResult)
 	}
 
-	const repeatCommand = "to run it again: symmem verify --ranks 2 --seed 1 --from-round"
-	if !strings.Contains(stderr, repeatCommand) {
-		t.Errorf("standard error lacks %q:\n%s", repeatCommand, stderr)
+	const beginOfCommand = "to run it again: symmem verify --ranks 2 --seed 1 --from-round"
+	if !strings.Contains(stderr, beginOfCommand) {
+		t.Errorf("standard error %q; want it to contain %q", stderr, beginOfCommand)
 	}
 }
 
