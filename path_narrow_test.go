@@ -6,58 +6,59 @@ import (
 	"symmem/driver"
 )
 
-// These helpers find the path of a call, such as plain, window or direct, without launching the
-// call. They can replace the checks with which a communicator refuses a path.
+// A communicator offers a call some paths, such as plain, window or direct, and refuses the others.
+// These helpers replace its checks, and find the path of a call without launching it.
 
-// pathCheck returns an error if the call cannot take a path. Nil means the communicator's check.
-type pathCheck = func(*driver.Call) error
+// pathCheck returns an error if the call cannot take a path.
+type pathCheck func(*driver.Call) error
 
 type pathChecker struct {
 	driver.Communicator
-	plain, window, direct pathCheck
+	checks map[driver.Path]pathCheck // nil functions select the communicator's checks
 }
 
 func (c pathChecker) Offer(call driver.Call) driver.Offer {
-	return &checkedOffer{pathChecker: c, Offer: c.Communicator.Offer(call), call: call}
+	return &checkedOffer{checks: c.checks, original: c.Communicator.Offer(call), call: call}
 }
 
-// checkedOffer is an offer of paths and also the plan that Take returns.
 type checkedOffer struct {
-	pathChecker
-	driver.Offer
-	call driver.Call
+	checks   map[driver.Path]pathCheck
+	original driver.Offer
+	call     driver.Call
 }
 
 func (o *checkedOffer) Refusal(path driver.Path) error {
-	checks := map[driver.Path]pathCheck{
-		driver.PathPlain:  o.plain,
-		driver.PathWindow: o.window,
-		driver.PathDirect: o.direct,
-	}
-	if check := checks[path]; check != nil {
+	if check := o.checks[path]; check != nil {
 		return check(&o.call)
 	}
 
-	return o.Offer.Refusal(path)
+	return o.original.Refusal(path)
 }
 
 func (o *checkedOffer) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	o.call.SetPath(path, digest)
-	return o, nil
+	return &checkedPlan{call: o.call}, nil
 }
 
-func (o *checkedOffer) Prepared() *driver.Call { return &o.call }
+type checkedPlan struct{ call driver.Call }
+
+func (p *checkedPlan) Prepared() *driver.Call { return &p.call }
 
 // WithChecks is WithPathChecks with the communicator's check of the plain path.
 func WithChecks(g *Group, window, direct pathCheck) *Group {
-	var plain pathCheck // the communicator's check
+	var plain pathCheck
 	return WithPathChecks(g, plain, window, direct)
 }
 
-// WithPathChecks returns a copy of g that uses the checks and cannot launch calls.
+// WithPathChecks returns a copy of g that replaces the communicator's checks unless they are nil.
+// The copy cannot launch calls.
 func WithPathChecks(g *Group, plain, window, direct pathCheck) *Group {
 	config := driver.GroupConfig{ID: g.fullID, Ranks: g.ranks, Rank: g.rank, Timeout: g.limit}
-	checker := pathChecker{Communicator: g.comm, plain: plain, window: window, direct: direct}
+	checker := pathChecker{Communicator: g.comm, checks: map[driver.Path]pathCheck{
+		driver.PathPlain:  plain,
+		driver.PathWindow: window,
+		driver.PathDirect: direct,
+	}}
 	life := newLifetime()
 	checked := newGroup(g.rt, &config, checker, life)
 	life.ctx = g.life.ctx // the copy ends with g
@@ -73,48 +74,49 @@ func WithPathChecks(g *Group, plain, window, direct pathCheck) *Group {
 // call is rejected, path is empty and why is the text of the error.
 func Route(g *Group, c Call) (path, why string, digest uint64) {
 	call := collectiveOf(&c).call()
-	places := g.calls.setWindows(&call)
-	offer, reason, err := g.router.route(c.Path, &call, places.reason)
+	found := g.calls.setWindows(&call)
+	offer, reason, err := g.router.route(c.Path, &call, found.reason)
 	if err != nil {
 		return "", err.Error(), 0
 	}
 
-	const noCallNumber = 0
-	digest = digestCall(g.calls.describe(&call, &places, noCallNumber))
+	const unknownTicket = 0
+	digest = digestCall(g.calls.describe(&call, &found, unknownTicket))
 	plan, err := offer.Take(call.Path, digest)
 	if err != nil {
 		return "", err.Error(), 0
 	}
 
 	prepared := plan.Prepared()
-	if !hasWindowsOfPath(prepared) {
-		// The caller's test fails, because no test expects this text.
-		return prepared.Path.String() + " with the windows of another path", reason.String(), 0
+	path = prepared.Path.String()
+	if !windowsMatchPath(prepared) {
+		path += " with the windows of another path" // no test accepts this path
 	}
 
-	return prepared.Path.String(), reason.String(), prepared.Digest
+	return path, reason.String(), prepared.Digest
 }
 
-// hasWindowsOfPath reports whether the call's path and its use of registered memory agree.
-func hasWindowsOfPath(call *driver.Call) bool {
+func windowsMatchPath(call *driver.Call) bool {
 	hasWindows := call.SendWindow != nil || call.RecvWindow != nil
 	switch call.Path {
 	case driver.PathPlain:
 		return !hasWindows
 	case driver.PathWindow:
 		return hasWindows
-	default: // PathDirect and PathTwoLevel, with or without windows
-		return true
+	default:
+		return true // PathDirect and PathTwoLevel work with and without windows
 	}
 }
 
 // ListPaths returns the paths of c and of the calls in c.More, and the errors of rejected calls.
 func ListPaths(g *Group, c Call) (paths []string, err error) {
-	list, err := c.allCalls(g, 0)
-	if err == nil {
-		err = chooseListPath(&g.calls, list)
+	const unknownSite = 0
+	list, err := c.allCalls(g, unknownSite)
+	if err != nil {
+		return nil, err
 	}
 
+	err = chooseListPath(&g.calls, list)
 	for _, next := range list {
 		call := next.call()
 		_, _, routeErr := g.router.route(next.choice, &call, "") // sets call.Path

@@ -9,36 +9,36 @@ import (
 	"symmem"
 	"symmem/driver"
 	"symmem/driver/formula"
-	bits "symmem/internal/reduce"
+	"symmem/internal/reduce"
 )
 
 const (
 	specialRanks   = 2
-	specialNumbers = 14 // for each float type: NaN, -0 and others
+	specialNumbers = 14 // such as NaN and -0
 	specialPairs   = specialNumbers * specialNumbers
 )
 
-// On all paths, reductions of special numbers return the bits that a formula computes on the host.
-// NCCL may differ (docs/reference/deterministic.md): its maximum of 1 and NaN is 1.
+// Reductions of special numbers have the same bits on all paths, except that NCCL may deviate
+// (docs/reference/deterministic.md): its maximum of 1 and NaN is 1.
 func TestPathsGiveSameResults(t *testing.T) {
 	runRanks(t, specialRanks, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		c := specialCase{rank: r}
 		type buffers struct{ send, recv symmem.Memory }
 		pool := r.pool()
 		registered := buffers{send: r.alloc(pool, mib).Memory(), recv: r.alloc(pool, mib).Memory()}
-		scope := pool.BeginDisabled() // its memory is not registered
-		defer scope.Abandon()
-		send, err := scope.Alloc(mib)
+		disabled := pool.BeginDisabled() // allocates memory that is not registered
+		defer disabled.Abandon()
+		send, err := disabled.Alloc(mib)
 		r.ok(err)
-		recv, err := scope.Alloc(mib)
+		recv, err := disabled.Alloc(mib)
 		r.ok(err)
 		notRegistered := buffers{send: send.Memory(), recv: recv.Memory()}
-		// PathDirect comes first, because it sets tookDirect for PathAuto.
+		// PathDirect comes before PathAuto to set c.hasDirect.
 		for _, choice := range []symmem.PathChoice{
 			symmem.PathDirect, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
 		} {
 			r.ok(r.World().SetPath(r.ctx, choice))
-			for _, reduction := range specialReductions() {
+			for _, reduction := range reductionsWithoutFactor() {
 				c.reduction = reduction
 				for _, memory := range []buffers{registered, notRegistered} {
 					c.compare(choice, memory.send, memory.recv)
@@ -53,10 +53,10 @@ type reduction struct {
 	op       symmem.ReduceOp
 }
 
-// specialReductions returns all reductions without a factor. NCCL rounds products with a factor to
-// the element type.
-func specialReductions() (all []reduction) {
-	for _, dataType := range bits.DataTypes() {
+// reductionsWithoutFactor omits reductions with a factor because NCCL rounds their products to the
+// element type.
+func reductionsWithoutFactor() (all []reduction) {
+	for _, dataType := range reduce.DataTypes() {
 		for _, op := range driver.ReductionsOf(dataType) {
 			if !op.HasFactor() {
 				all = append(all, reduction{dataType: dataType, op: op})
@@ -70,7 +70,7 @@ func specialReductions() (all []reduction) {
 type specialCase struct {
 	*rank
 	reduction
-	tookDirect bool // in any call so far
+	hasDirect bool // a call has taken the direct path
 }
 
 func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
@@ -80,7 +80,7 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	}
 
 	isNCCL := c.Device().Backend == "nccl"
-	got, path, err := c.reduce(inputs[c.Rank()], send, recv)
+	got, path, err := c.allReduce(inputs[c.Rank()], send, recv)
 	mayRefuse := isNCCL && !c.op.IsSupportedEverywhere(c.dataType)
 	if mayRefuse && err != nil {
 		c.wantErr(err, symmem.ErrUnsupported)
@@ -90,18 +90,18 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	c.ok(err)
 	// PathAuto avoids NCCL's minimum and maximum, which ignore NaNs.
 	call := driver.Call{Operation: driver.AllReduce, DataType: c.dataType, ReduceOp: c.op}
-	needsDirect := c.tookDirect && choice == symmem.PathAuto && call.IsFloatMinOrMax()
+	needsDirect := c.hasDirect && choice == symmem.PathAuto && call.IsFloatMinOrMax()
 	if needsDirect && path != "direct" {
 		c.failf("%v of %v took the %s path, want direct", c.op, c.dataType, path)
 	}
 
-	c.tookDirect = c.tookDirect || path == "direct"
-	mayDiffer := isNCCL && path != "direct" && c.dataType.Float()
-	c.checkResult(inputs, got, path, mayDiffer)
+	c.hasDirect = c.hasDirect || path == "direct"
+	mayDeviate := isNCCL && path != "direct" && c.dataType.Float()
+	c.checkResult(inputs, got, path, mayDeviate)
 }
 
-// checkResult compares got with the formula. If mayDiffer is set, differences of NCCL are allowed.
-func (c *specialCase) checkResult(inputs [][]byte, got []byte, path string, mayDiffer bool) {
+// checkResult compares got with the formula, and allows deviations of NCCL if mayDeviate is set.
+func (c *specialCase) checkResult(inputs [][]byte, got []byte, path string, mayDeviate bool) {
 	want := formula.Reduce(driver.RankOrder, c.op, c.dataType, inputs)
 	size := c.dataType.Size()
 	for start := 0; start < len(got); start += size {
@@ -110,15 +110,15 @@ func (c *specialCase) checkResult(inputs [][]byte, got []byte, path string, mayD
 		b := inputs[1][start:end]
 		g := got[start:end]
 		w := want[start:end]
-		isOK := bytes.Equal(g, w) || (mayDiffer && c.isAllowed(a, b, g, w))
+		isOK := bytes.Equal(g, w) || (mayDeviate && c.isDeviationOfNCCL(a, b, g, w))
 		if !isOK {
 			c.failf("%s path: %v of %v %x and %x = %x, want %x", path, c.op, c.dataType, a, b, g, w)
 		}
 	}
 }
 
-// reduce all-reduces input through send and recv. It returns only errors of AllReduce.
-func (c *specialCase) reduce(
+// allReduce reduces input through send and recv. The error is that of AllReduce.
+func (c *specialCase) allReduce(
 	input []byte, send, recv symmem.Memory,
 ) (result []byte, path string, err error) {
 	result = make([]byte, len(input))
@@ -137,17 +137,21 @@ func (c *specialCase) reduce(
 
 	c.ok(s.Copy(symmem.Host(result), recv))
 	c.synchronize()
-	for name, calls := range c.World().Stats().Paths {
-		if calls > callsBefore[name] {
-			path = name
+	return result, c.pathTakenSince(callsBefore), nil
+}
+
+func (c *specialCase) pathTakenSince(callsBefore map[string]uint64) string {
+	for path, calls := range c.World().Stats().Paths {
+		if calls > callsBefore[path] {
+			return path
 		}
 	}
 
-	return result, path, nil
+	return ""
 }
 
-// isAllowed reports whether NCCL may return got instead of want for a and b.
-func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
+// isDeviationOfNCCL reports whether NCCL may return got instead of want for a and b.
+func (c *specialCase) isDeviationOfNCCL(a, b, got, want []byte) bool {
 	x := c.decode(a)
 	y := c.decode(b)
 	g := c.decode(got)
@@ -162,9 +166,9 @@ func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 		ignoresY := math.IsNaN(y) && g == x
 		return isMinOrMax && (ignoresX || ignoresY)
 	case c.op == symmem.Avg:
-		// The last bits may differ, because NCCL divides before it adds.
-		const lastBit = 1 // encodes the smallest positive number
-		smallest := c.decode(formula.AppendBits(nil, c.dataType, lastBit))
+		// NCCL divides before it adds, so the last bit of a tiny number may differ.
+		const bitsOfSmallest = 1
+		smallest := c.decode(formula.AppendBits(nil, c.dataType, bitsOfSmallest))
 		return math.Abs(g-w) <= smallest
 	default:
 		return g == w // the sign of a zero may differ
@@ -178,8 +182,8 @@ func (c *specialCase) decode(element []byte) float64 {
 	case symmem.Float32:
 		return float64(math.Float32frombits(binary.NativeEndian.Uint32(element)))
 	case symmem.Float16:
-		return float64(bits.Float16Value(binary.NativeEndian.Uint16(element)))
+		return float64(reduce.Float16Value(binary.NativeEndian.Uint16(element)))
 	default: // BFloat16
-		return float64(bits.BFloat16Value(binary.NativeEndian.Uint16(element)))
+		return float64(reduce.BFloat16Value(binary.NativeEndian.Uint16(element)))
 	}
 }
