@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -16,11 +17,11 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// Some launchers let each rank see only its own GPU, with CUDA_VISIBLE_DEVICES=1 for rank 1. The
-// calls of such isolated ranks do not take the direct path, because the ranks cannot determine how
-// the GPUs are connected.
+// Some launchers let each rank see only its own GPU, for example CUDA_VISIBLE_DEVICES=1 on rank 1.
+// Calls of such isolated ranks do not take the direct path (symmem.PathDirect), because the ranks
+// cannot determine how the GPUs are connected.
 
-// isolatedVariable makes this program run as an isolated rank. Its value is the number of the rank.
+// isolatedVariable makes this program run as the isolated rank with this number.
 const isolatedVariable = "SYMMEM_TEST_ALONE"
 
 const isolatedRanks = 2
@@ -34,7 +35,7 @@ func runIsolatedRank() (exitStatus int) {
 	return 0
 }
 
-// sumInIsolation checks an all-reduce, and prints why it has not taken the direct path.
+// sumInIsolation checks an all-reduce, and prints the reason for not taking the direct path.
 func sumInIsolation(ctx context.Context) error {
 	rankNumber, err := strconv.Atoi(os.Getenv(isolatedVariable))
 	if err != nil {
@@ -49,7 +50,7 @@ func sumInIsolation(ctx context.Context) error {
 		return err
 	}
 	defer rt.Close()
-	reason, err := explainMissingDirectPath(rt)
+	reason, err := whyNotDirect(rt)
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func sumInIsolation(ctx context.Context) error {
 	return nil
 }
 
-func explainMissingDirectPath(rt *symmem.Runtime) (string, error) {
+func whyNotDirect(rt *symmem.Runtime) (string, error) {
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 2 * mib})
 	if err != nil {
 		return "", err
@@ -85,22 +86,17 @@ func explainMissingDirectPath(rt *symmem.Runtime) (string, error) {
 	}
 
 	const beforeReason = "; not direct: "
-	_, reason, _ := strings.Cut(explanation.Why, beforeReason)
+	_, reason, found := strings.Cut(explanation.Why, beforeReason)
+	if !found {
+		return "", fmt.Errorf("got the explanation %q, want one with %q", explanation.Why, beforeReason)
+	}
+
 	return reason, nil
 }
 
 func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
-	// Ranks in this process skip the test unless there are two GPUs.
-	runRanks(t, isolatedRanks, symmem.Options{}, func(r *rank) {
-		if r.Device().Addressable {
-			r.skip("the backend has no GPUs", symmem.ErrUnsupported)
-		}
-	})
-	gpus := []string{"0", "1"} // by rank
-	if visible := os.Getenv("CUDA_VISIBLE_DEVICES"); visible != "" {
-		gpus = strings.Split(visible, ",")
-	}
-
+	skipWithoutGPUs(t, isolatedRanks)
+	gpus := strings.Split(cmp.Or(os.Getenv("CUDA_VISIBLE_DEVICES"), "0,1"), ",") // by rank
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	for rankNumber := range isolatedRanks {
@@ -123,6 +119,15 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	if outputs[0] != outputs[1] {
 		t.Errorf("got the outputs %q, want the same output on both ranks", outputs)
 	}
+}
+
+func skipWithoutGPUs(t *testing.T, ranks int) {
+	t.Helper()
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
+		if r.Device().Addressable {
+			r.skip("the backend has no GPUs", symmem.ErrUnsupported)
+		}
+	})
 }
 
 // startIsolatedRank starts a process whose Stdout is a *bytes.Buffer.

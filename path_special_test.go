@@ -9,7 +9,7 @@ import (
 	"symmem"
 	"symmem/driver"
 	"symmem/driver/formula"
-	"symmem/internal/reduce"
+	bits "symmem/internal/reduce"
 )
 
 const (
@@ -56,7 +56,7 @@ type reduction struct {
 // reductionsWithoutFactor omits reductions with a factor because NCCL rounds their products to the
 // element type.
 func reductionsWithoutFactor() (all []reduction) {
-	for _, dataType := range reduce.DataTypes() {
+	for _, dataType := range bits.DataTypes() {
 		for _, op := range driver.ReductionsOf(dataType) {
 			if !op.HasFactor() {
 				all = append(all, reduction{dataType: dataType, op: op})
@@ -182,8 +182,8 @@ func (c *specialCase) decode(element []byte) float64 {
 	case symmem.Float32:
 		return float64(math.Float32frombits(binary.NativeEndian.Uint32(element)))
 	case symmem.Float16:
-		return float64(reduce.Float16Value(binary.NativeEndian.Uint16(element)))
+		return float64(bits.Float16Value(binary.NativeEndian.Uint16(element)))
 	default: // BFloat16
-		return float64(reduce.BFloat16Value(binary.NativeEndian.Uint16(element)))
+		return float64(bits.BFloat16Value(binary.NativeEndian.Uint16(element)))
 	}
 }

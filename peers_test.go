@@ -21,8 +21,8 @@ func wordFrom(writer int) uint64 {
 	return uint64(arbitrary + writer)
 }
 
-// addressOfWordFrom returns the address of the writer's word in a buffer.
-func addressOfWordFrom(writer int, buffer uintptr) uintptr {
+// wordAddress returns the address of the writer's word in a buffer.
+func wordAddress(buffer uintptr, writer int) uintptr {
 	return buffer + uintptr(writer*peerWordBytes)
 }
 
@@ -32,7 +32,7 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		r.requireAddressable()
 		p := r.pool()
-		padding := r.alloc(p, mib) // so that the next buffer has an offset other than 0
+		padding := r.alloc(p, mib) // so that b has an offset other than 0
 		b := r.alloc(p, 4096)
 		if _, err := b.PeerAddresses(r.World()); !errors.Is(err, symmem.ErrInvalid) {
 			r.failf("PeerAddresses before the registration = %v; want ErrInvalid", err)
@@ -57,13 +57,13 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 func exchangeWords(r *rank, b symmem.Buffer, addresses []uintptr) {
 	r.t.Helper()
 	for _, buffer := range addresses {
-		*wordAt(addressOfWordFrom(r.Rank(), buffer)) = wordFrom(r.Rank())
+		*wordAt(wordAddress(buffer, r.Rank())) = wordFrom(r.Rank())
 	}
 
 	r.ok(r.World().Barrier(r.ctx, nil))
 	r.synchronize()
 	for writer := range addresses {
-		got := *wordAt(addressOfWordFrom(writer, b.Address()))
+		got := *wordAt(wordAddress(b.Address(), writer))
 		if want := wordFrom(writer); got != want {
 			r.failf("the word from rank %d = %d; want %d", writer, got, want)
 		}
@@ -73,7 +73,7 @@ func exchangeWords(r *rank, b symmem.Buffer, addresses []uintptr) {
 func checkAddressesInsideBuffer(r *rank, b symmem.Buffer, addresses []uintptr) {
 	r.t.Helper()
 	const offset = 64 // arbitrary
-	inside, err := r.Runtime.Interop().PeerAddresses(r.World(), b.Address()+offset, peerWordBytes)
+	inside, err := r.Interop().PeerAddresses(r.World(), b.Address()+offset, peerWordBytes)
 	r.ok(err)
 	for peer, start := range addresses {
 		if want := start + offset; inside[peer] != want {
@@ -97,7 +97,7 @@ func TestInvalidPeerAddresses(t *testing.T) {
 	})
 }
 
-// While a pool is suspended, its buffers have no peer addresses. Resume restores the same ones.
+// While a pool is suspended, its buffers have no peer addresses. Resume restores the old addresses.
 func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		p := r.pool()
@@ -110,7 +110,7 @@ func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 		r.ok(err)
 		r.suspend(p, symmem.DiscardContents)
 		_, bufferErr := b.PeerAddresses(r.World())
-		_, interopErr := r.Runtime.Interop().PeerAddresses(r.World(), b.Address(), peerWordBytes)
+		_, interopErr := r.Interop().PeerAddresses(r.World(), b.Address(), peerWordBytes)
 		wantResumeAdvice(r, "Buffer.PeerAddresses", bufferErr)
 		wantResumeAdvice(r, "Interop.PeerAddresses", interopErr)
 		r.resume(p)

@@ -14,7 +14,7 @@ import (
 // In a mixture-of-experts model, each rank owns some of the experts, and each token uses topK
 // experts. Dispatch sends the row of a token to the ranks of its experts. On each of these ranks,
 // Permute makes one copy of the row per expert, and Unpermute adds up the results. The benchmark
-// runs rank 0 of simulatedRanks alone, and writes the ids that Dispatch would have sent.
+// runs only rank 0 of simulatedRanks, and writes the ids that Dispatch would have sent.
 const simulatedRanks = 4
 
 // The graphs of a permuteBench, in the order of captureGraphs.
@@ -28,8 +28,8 @@ const (
 // BenchmarkPermute reports medians:
 //
 //   - us-permute, us-unpermute: microseconds per call
-//   - permute-copy, unpermute-copy: time of a call, divided by the time of a device copy that reads
-//     and writes as many bytes
+//   - permute-copy, unpermute-copy: ratio of the time of a call to that of a device copy which
+//     reads and writes as many bytes
 func BenchmarkPermute(b *testing.B) {
 	skipOnHost(b, "it measures a GPU")
 	runtimes, err := symmem.OpenLocal(b.Context(), 1, symmem.Options{Backend: "nccl"})
@@ -85,8 +85,8 @@ func measurePermute(b *testing.B, r *exchangeBench, shape *exchangeShape) {
 	}
 }
 
-// receivedIDs draws topK experts for each token. It returns the ids in the rows that rank 0
-// receives, and the number of their copies after Permute.
+// receivedIDs draws topK experts for each token. It returns the ids of the tokens that rank 0
+// receives, and the number of rows after Permute.
 func (e *exchangeShape) receivedIDs() (ids []int32, permutedRows int64) {
 	const seed = 1 // arbitrary
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -116,7 +116,7 @@ type permuteBench struct {
 	*exchangeBench
 	args         symmem.PermuteArgs
 	receivedRows int64
-	// sizes of the device copies that read and write as many bytes as Permute and Unpermute
+	// Device copies of these sizes read and write as many bytes as Permute and Unpermute.
 	permuteCopyBytes, unpermuteCopyBytes int64
 	copySource, copyTarget               symmem.Memory
 }
@@ -130,7 +130,7 @@ func newPermuteBench(
 	}
 	p.args.Experts = shape.experts / simulatedRanks
 	receivedRowBytes := p.args.Hidden * int64(p.args.Type.Size())
-	// A call reads or writes each of these rows, but a device copy both reads and writes its rows.
+	// A call accesses each row once, but a device copy accesses each of its bytes twice.
 	rowsAccessed := receivedRows + permutedRows
 	p.permuteCopyBytes = rowsAccessed * receivedRowBytes / 2
 	p.unpermuteCopyBytes = rowsAccessed * p.computedRowBytes() / 2
@@ -214,7 +214,7 @@ func measureReplays(b *testing.B, r *exchangeBench, callsPerGraph int) (err erro
 	type operation struct {
 		name                 string
 		callGraph, copyGraph int
-		times, ratios        []float64
+		callMicros, ratios   []float64
 	}
 	operations := []*operation{
 		{name: "permute", callGraph: permuteGraph, copyGraph: permuteCopyGraph},
@@ -223,16 +223,16 @@ func measureReplays(b *testing.B, r *exchangeBench, callsPerGraph int) (err erro
 	const replays = 5
 	for b.Loop() {
 		for _, o := range operations {
-			callTime, callErr := r.batch(o.callGraph, callsPerGraph, replays)
-			copyTime, copyErr := r.batch(o.copyGraph, callsPerGraph, replays)
+			callMicros, callErr := r.batch(o.callGraph, callsPerGraph, replays)
+			copyMicros, copyErr := r.batch(o.copyGraph, callsPerGraph, replays)
 			err = errors.Join(err, callErr, copyErr)
-			o.times = append(o.times, callTime)
-			o.ratios = append(o.ratios, callTime/copyTime)
+			o.callMicros = append(o.callMicros, callMicros)
+			o.ratios = append(o.ratios, callMicros/copyMicros)
 		}
 	}
 
 	for _, o := range operations {
-		b.ReportMetric(median(o.times), "us-"+o.name)
+		b.ReportMetric(median(o.callMicros), "us-"+o.name)
 		b.ReportMetric(median(o.ratios), o.name+"-copy")
 	}
 

@@ -14,14 +14,14 @@ import (
 // A segment of memory has different addresses on different ranks. A placement policy that compares
 // addresses can choose different free blocks, and then an all-reduce adds up unrelated memory.
 //
-// Each file in testdata/maps has a world command, which selects the policy and the seed of the
-// addresses, and a run command with a program for two ranks:
+// Each file in testdata/maps has a world command, which selects the placement policy and the seed
+// that scatters addresses, and a run command with a script for two ranks:
 //
 //	alloc NAME MIB  allocate a buffer
 //	free NAME
 //	register        register the pool
-//	map             draw the pool's segments
-//	sum NAME        all-reduce the buffer and print whether the sum is right
+//	map             print a map of the pool's segments
+//	sum NAME        all-reduce the buffer and print whether the sum is right or wrong
 //
 // To update the outputs, run go test -rewrite.
 func TestTranscripts(t *testing.T) {
@@ -35,7 +35,7 @@ func TestTranscripts(t *testing.T) {
 				return ""
 			}
 
-			return runProgram(t, options, placement, strings.Split(d.Input, "\n"))
+			return runScript(t, options, placement, strings.Split(d.Input, "\n"))
 		})
 	})
 }
@@ -43,20 +43,20 @@ func TestTranscripts(t *testing.T) {
 func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Placement) {
 	t.Helper()
 	var name string
-	var scatter uint64
+	var seed uint64
 	d.ScanArgs(t, "placement", &name)
-	d.ScanArgs(t, "scatter", &scatter)
+	d.ScanArgs(t, "scatter", &seed)
 	placement, err := symmem.ParsePlacement(name)
 	if err != nil {
 		d.Fatalf(t, "%v", err)
 	}
 
-	// Any other check level reports the different placement instead of the wrong sum.
-	return symmem.Options{Check: symmem.CheckOff, Scatter: scatter}, placement
+	// With checks, different placements fail before a sum is wrong.
+	return symmem.Options{Check: symmem.CheckOff, Scatter: seed}, placement
 }
 
-func runProgram(
-	t *testing.T, options symmem.Options, placement symmem.Placement, program []string,
+func runScript(
+	t *testing.T, options symmem.Options, placement symmem.Placement, script []string,
 ) string {
 	t.Helper()
 	const ranks = 2
@@ -65,11 +65,11 @@ func runProgram(
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Placement: placement,
 		})
-		runner := &interpreter{
+		in := &interpreter{
 			rank: r, pool: p, out: &outputs[r.Rank()], buffers: map[string]symmem.Buffer{},
 		}
-		for _, line := range program {
-			runner.execute(strings.Fields(line))
+		for _, line := range script {
+			in.execute(strings.Fields(line))
 		}
 	})
 	return fmt.Sprintf("rank 0\n%srank 1\n%s", outputs[0].String(), outputs[1].String())
@@ -109,7 +109,7 @@ func (in *interpreter) execute(words []string) {
 func (in *interpreter) printSum(name string) {
 	b := in.buffers[name]
 	in.fill(b, 1)
-	// A wrong sum may read another buffer of the peer, so wait until the peer has filled that one.
+	// The sum may read a wrong buffer of the peer. Wait until the peer has filled it.
 	in.ok(in.World().Barrier(in.ctx, nil))
 	in.ok(in.sum(in.World(), b))
 	verdict := "right"

@@ -12,8 +12,7 @@ import (
 	"symmem"
 )
 
-// maxWindows is the limit for a pool of 4 GiB with the default sizing. A window is a registered
-// segment.
+// maxWindows limits the registered segments (windows) of a pool of 4 GiB with the default sizing.
 const maxWindows = 8
 
 // BenchmarkGrowth simulates loading a model: a pool grows to 4 GiB and registers new segments after
@@ -26,7 +25,7 @@ func BenchmarkGrowth(b *testing.B) {
 	}
 
 	ranks := availableRanks(b)
-	if ranks > 4 { // always on the host backend
+	if ranks > 4 { // the host backend has no limit
 		ranks = 2
 	}
 
@@ -34,7 +33,7 @@ func BenchmarkGrowth(b *testing.B) {
 	sizes := requestSizes(bytes, seed)
 	runtimes := local(b, ranks)
 	each(b, runtimes, func(_ int, rt *symmem.Runtime) error {
-		// Otherwise, the group registers only segments that a call needs.
+		// PathWindow makes the group register all segments, even without a call.
 		return rt.World().SetPath(b.Context(), symmem.PathWindow)
 	})
 	b.Run("by=pool", func(b *testing.B) {
@@ -75,14 +74,14 @@ func growPools(
 		slowestTotal += slices.Max(times)
 	}
 
-	// Replace the time per iteration by the time of the registrations.
+	// Report the time of the registrations as the time of an iteration.
 	b.ReportMetric(float64(slowestTotal.Nanoseconds())/float64(b.N), "ns/op")
 	b.ReportMetric(float64(windows), "windows")
 	return windows
 }
 
-// timeRegistrations allocates each size in a separate scope, whose end registers new segments, and
-// adds up the times of the ends.
+// timeRegistrations allocates each size in a separate scope. It measures only the ends of the
+// scopes, which register new segments.
 func timeRegistrations(
 	b *testing.B, pool *symmem.Pool, sizes []int64,
 ) (took time.Duration, err error) {
@@ -100,8 +99,8 @@ func timeRegistrations(
 			err = errors.Join(err, freeErr)
 		}()
 		begin := time.Now()
-		if err := scope.End(b.Context()); err != nil {
-			return took, err
+		if endErr := scope.End(b.Context()); endErr != nil {
+			return took, endErr
 		}
 
 		took += time.Since(begin)
@@ -111,16 +110,16 @@ func timeRegistrations(
 }
 
 const ( // arbitrary
-	minRequest = 2 << 20
-	maxRequest = 48 << 20
+	minRequestBytes = 2 << 20
+	maxRequestBytes = 48 << 20
 )
 
-// requestSizes draws sizes that add up to sum, so the last one may be smaller than minRequest.
+// requestSizes draws sizes that add up to sum. The last one may be smaller than minRequestBytes.
 func requestSizes(sum int64, seed uint64) []int64 {
 	draws := rand.New(rand.NewPCG(seed, 0))
 	var all []int64
 	for remaining := sum; remaining > 0; {
-		drawn := minRequest + draws.Int64N(maxRequest-minRequest+1)
+		drawn := minRequestBytes + draws.Int64N(maxRequestBytes-minRequestBytes+1)
 		bytes := min(remaining, drawn)
 		all = append(all, bytes)
 		remaining -= bytes
@@ -138,15 +137,15 @@ func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 		sum := int64(0)
 		for i, n := range all {
 			sum += n
-			smallest := int64(minRequest)
+			smallest := int64(minRequestBytes)
 			isLast := i == len(all)-1
 			if isLast {
 				smallest = 1
 			}
 
-			if n < smallest || n > maxRequest {
+			if n < smallest || n > maxRequestBytes {
 				rt.Fatalf("request %d of %d has %d bytes, want %d to %d", i, len(all), n, smallest,
-					maxRequest)
+					maxRequestBytes)
 			}
 		}
 

@@ -15,12 +15,12 @@ type naive struct {
 	byStart, byEnd map[int64]extent // the blocks of free
 }
 
-// extent is a free or live block. Its start is an offset in bytes.
+// extent is a free or live block. start is an offset in bytes.
 type extent struct{ start, size int64 }
 
 func (e extent) end() int64 { return e.start + e.size }
 
-// naiveUnit is the unit of block sizes in bytes, as in pools.
+// Block sizes are multiples of naiveUnit bytes.
 const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")
@@ -53,7 +53,7 @@ func (a *naive) remove(e extent) {
 // alloc splits the smallest free block that is large enough.
 func (a *naive) alloc(bytes int64) (extent, error) {
 	size := (bytes + naiveUnit - 1) / naiveUnit * naiveUnit // rounded up
-	firstOfSize := extent{start: 0, size: size}             // the lowest of this size in the order
+	firstOfSize := extent{start: 0, size: size}             // first in the order
 	index, _ := slices.BinarySearchFunc(a.free, firstOfSize, compareExtents)
 	if index == len(a.free) {
 		return extent{}, errNaiveFull
@@ -154,9 +154,9 @@ func TestNaiveAllocatorBestFit(t *testing.T) {
 		return e
 	}
 	larger := alloc(3 * naiveUnit)
-	alloc(naiveUnit) // separates the two
+	alloc(naiveUnit) // separates larger and smaller
 	smaller := alloc(naiveUnit)
-	alloc(capacity - smaller.end()) // the rest
+	alloc(capacity - smaller.end())
 	a.release(larger)
 	a.release(smaller)
 	if e, err := a.alloc(1); err != nil || e != smaller {

@@ -1,7 +1,6 @@
 package symmem_test
 
 import (
-	"errors"
 	"testing"
 
 	"symmem"
@@ -10,11 +9,13 @@ import (
 // Streams share the segments of a pool. A stream that reuses memory of another stream first waits
 // for unfinished work on that memory.
 
+const moreThanDevice = 1 << 40 // bytes
+
 func mappedBytes(stats symmem.PoolStats) int64 { return stats.Used + stats.Cached }
 
 func TestStreamsShareSegments(t *testing.T) {
 	const streams, segmentBytes = 40, 64 * mib
-	const wantSegments = 2 // each stream takes 2 MiB
+	const wantSegments = 2 // streams do not share spans of 2 MiB
 	const wantMapped = wantSegments * segmentBytes
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: segmentBytes})
@@ -64,7 +65,7 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	const ranks = 2
 	const busyRank, idleRank = 0, 1
 	const otherByte, defaultByte = 7, 9 // arbitrary
-	var places errorTexts               // of reused
+	var placesOfReused errorTexts
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Capacity: 4 * mib,
@@ -94,10 +95,10 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 				last, defaultByte)
 		}
 
-		places.add(r, errors.New(place(reused)))
+		placesOfReused.addText(r, place(reused))
 		r.ok(r.World().Check(r.ctx))
 	})
-	places.requireSame(t, ranks)
+	placesOfReused.requireSame(t, ranks)
 }
 
 // While a stream is capturing, no memory moves from one stream to another, because the graph would
@@ -122,8 +123,8 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	})
 }
 
-// After SetIdle(true), the owner of an adopted stream may destroy it. The pool no longer queries
-// this stream, so other streams do not get its freed memory.
+// After SetIdle(true), the owner of an adopted stream may destroy it, so the pool does not query it.
+// Other streams do not get its freed memory until SetIdle(false).
 func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -144,10 +145,9 @@ func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 
 // In a full pool or on a full device, ReserveOn takes mapped memory without unfinished work.
 func TestReserveTakesCleanMemory(t *testing.T) {
-	const moreThanDevice = 1 << 39 // makes the pool map all memory of the device
 	for fullPart, o := range map[string]symmem.PoolOptions{
 		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},
-		"device":   {FirstSegment: moreThanDevice},
+		"device":   {FirstSegment: moreThanDevice}, // maps all memory of the device
 	} {
 		t.Run(fullPart, func(t *testing.T) {
 			runRanks(t, 1, symmem.Options{}, func(r *rank) {
@@ -160,8 +160,8 @@ func TestReserveTakesCleanMemory(t *testing.T) {
 				b, err := p.AllocOn(other, half)
 				r.ok(err)
 				r.ok(b.Free())
-				mayMapMore := o.Capacity == 0 // the device may have room for a small segment
-				if now := p.Stats(); !mayMapMore && now.Segments != before.Segments {
+				hasCapacity := o.Capacity != 0 // a full device may still have room for a small segment
+				if now := p.Stats(); hasCapacity && now.Segments != before.Segments {
 					r.failf("%d segments after ReserveOn, want %d as before", now.Segments, before.Segments)
 				}
 			})
@@ -170,17 +170,16 @@ func TestReserveTakesCleanMemory(t *testing.T) {
 }
 
 func TestSegmentShrinksWhenMappingFails(t *testing.T) {
-	const tebibyte = 1 << 40 // more than the device has
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		p := r.poolWith(symmem.PoolOptions{FirstSegment: tebibyte})
+		p := r.poolWith(symmem.PoolOptions{FirstSegment: moreThanDevice})
 		r.alloc(p, mib)
-		if stats := p.Stats(); stats.Segments != 1 || mappedBytes(stats) >= tebibyte {
+		if stats := p.Stats(); stats.Segments != 1 || mappedBytes(stats) >= moreThanDevice {
 			r.failf("got %+v, want one segment smaller than 1 TiB", stats)
 		}
 	})
 }
 
-// Each capture uses a new stream, but the pool maps only a few segments.
+// Each capture uses a new stream, but the pool maps few segments.
 func TestShortCapturesOnNewStreams(t *testing.T) {
 	const captures = 1000
 	const maxSegments, maxMapped = 6, (64 + 64 + 128 + 256 + 512 + 1024) * mib

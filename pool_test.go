@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// A pool maps memory in segments. In these tests, the first segment has 4 MiB, and later ones are
-// larger. A window is a registered segment.
+// A pool maps memory in segments. In these tests, the first segment has 4 MiB. A window is a
+// registered segment.
 
 // A buffer has the same segment and offset on all ranks, although the addresses of segments differ.
 func TestPlacementIsSameOnAllRanks(t *testing.T) {
@@ -21,8 +21,9 @@ func TestPlacementIsSameOnAllRanks(t *testing.T) {
 		var places []string
 		var buffers []symmem.Buffer
 		for i := range buffersPerRank {
-			if i%3 == 2 { // at every third step, free the oldest buffer
-				r.ok(buffers[i/3].Free())
+			if i%3 == 2 {
+				oldest := i / 3
+				r.ok(buffers[oldest].Free())
 			}
 
 			const unit, sizes, stride = 512, 90, 7
@@ -32,11 +33,14 @@ func TestPlacementIsSameOnAllRanks(t *testing.T) {
 			places = append(places, place(b))
 		}
 
-		placesByRank.add(r, errors.New(join(places)))
+		placesByRank.addText(r, join(places))
 		r.ok(r.World().Check(r.ctx))
 	})
 	placesByRank.requireSame(t, ranks)
 }
+
+// addText lets requireSame compare texts that are not errors.
+func (a *errorTexts) addText(r *rank, text string) { a.add(r, errors.New(text)) }
 
 // Reserve also registers memory. A later scope has nothing to register at its end.
 func TestReserve(t *testing.T) {
@@ -44,14 +48,14 @@ func TestReserve(t *testing.T) {
 		p := r.pool()
 		r.ok(p.Reserve(r.ctx, 32*mib, r.World()))
 		before := r.World().Stats()
-		pool := p.Stats()
-		if before.Windows == 0 || before.Windows != pool.Segments {
+		poolStats := p.Stats()
+		if before.Windows == 0 || before.Windows != poolStats.Segments {
 			r.failf("the group has %d windows, want one for each of the %d segments", before.Windows,
-				pool.Segments)
+				poolStats.Segments)
 		}
 
-		if pool.Cached < 32*mib {
-			r.failf("%d bytes of cached memory, want at least 32 MiB", pool.Cached)
+		if poolStats.Cached < 32*mib {
+			r.failf("%d bytes of cached memory, want at least 32 MiB", poolStats.Cached)
 		}
 
 		b := r.alloc(p, 32*mib)
@@ -161,13 +165,13 @@ func TestPoolCapacity(t *testing.T) {
 func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		// These buffers fill segments 0, 1 and 2.
+		// These buffers fill the segments 0, 1 and 2.
 		kept := r.alloc(p, 4*mib)
 		freed1 := r.alloc(p, 4*mib)
 		freed2 := r.window(p, 8*mib) // registers all three segments
 		r.ok(freed1.Free())
 		r.ok(freed2.Free())
-		r.ok(p.Trim(r.ctx, 8*mib)) // keeps two segments of 4 MiB
+		r.ok(p.Trim(r.ctx, 8*mib)) // keeps the segments of kept and freed1
 		if got := p.Stats(); got.Segments != 2 || got.Windows != 2 || got.Used != 4*mib {
 			r.failf("got %+v, want 2 segments, 2 windows and 4 MiB used", got)
 		}
@@ -179,9 +183,9 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 		}
 
 		added := r.alloc(p, 4*mib)
-		const nextOrdinal = 3 // ordinals of unmapped segments are not reused
-		if added.Segment() != nextOrdinal {
-			r.failf("the new segment has ordinal %d, want %d", added.Segment(), nextOrdinal)
+		const unusedNumber = 3 // 0, 1 and 2 are not reused
+		if added.Segment() != unusedNumber {
+			r.failf("the new segment has the number %d, want %d", added.Segment(), unusedNumber)
 		}
 
 		r.checkSum(r.World(), added)
@@ -194,7 +198,7 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 	})
 }
 
-// Trim of a pool without a domain does not wait for other ranks.
+// A pool without a domain belongs to one rank, so Trim does not wait for others.
 func TestTrimOfSingleRankPool(t *testing.T) {
 	const trimmingRank = 0
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -216,7 +220,7 @@ func TestClosedPoolRejectsCalls(t *testing.T) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.ok(p.Close())
-		r.ok(p.Close())
+		r.ok(p.Close()) // does nothing
 		if n := r.World().Stats().Windows; n != 0 {
 			r.failf("%d windows after Close of the pool, want 0", n)
 		}

@@ -1,7 +1,6 @@
 package symmem_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -11,12 +10,12 @@ import (
 	"symmem"
 )
 
-// All ranks run the same random program. Each buffer gets the same segment and offset on all ranks,
+// All ranks run the same random steps. Each buffer gets the same segment and offset on all ranks,
 // although the addresses of segments differ.
 
 type step struct {
 	kind   stepKind
-	choice int   // of a buffer, a group, or the number of groups in stepSplit
+	choice int   // selects a live buffer, a group, or the number of colors in stepSplit
 	bytes  int64 // to allocate, or to keep mapped in stepTrim
 }
 
@@ -25,7 +24,7 @@ type stepKind int
 const (
 	stepAlloc stepKind = iota
 	stepFree
-	stepScope // allocate in a scope, which registers the memory with a group
+	stepScope // allocate memory that the scope registers with a group
 	stepSum
 	stepGather
 	stepSplit // split the world
@@ -35,14 +34,15 @@ const (
 )
 
 func drawProgram(rt *rapid.T) []step {
+	const maxSteps = 40
+	const maxBytes = 3 * mib // less than the first segment
 	steps := rapid.Custom(func(rt *rapid.T) step {
 		return step{
 			kind:   stepKind(rapid.IntRange(0, int(lastStepKind)).Draw(rt, "kind")),
 			choice: rapid.IntRange(0, 1000).Draw(rt, "choice"),
-			bytes:  rapid.Int64Range(1, 3*mib).Draw(rt, "bytes"), // a segment has 4 MiB
+			bytes:  rapid.Int64Range(1, maxBytes).Draw(rt, "bytes"),
 		}
 	})
-	const maxSteps = 40
 	return rapid.SliceOfN(steps, 1, maxSteps).Draw(rt, "program")
 }
 
@@ -51,7 +51,7 @@ type programState struct {
 	pool    *symmem.Pool
 	live    []symmem.Buffer
 	groups  []*symmem.Group // the world and the results of stepSplit
-	history []string        // the steps, and the segment and offset of each buffer in a collective
+	history []string        // the steps, and the places of the buffers of collectives
 }
 
 func (p *programState) run(s step) {
@@ -71,8 +71,8 @@ func (p *programState) run(s step) {
 	case stepSum, stepGather:
 		p.runCollective(s)
 	case stepSplit:
-		groups := 1 + s.choice%3
-		color := p.Rank() % groups
+		colors := 1 + s.choice%3
+		color := p.Rank() % colors
 		p.groups = append(p.groups, p.split(p.World(), color))
 	case stepTrim:
 		p.ok(p.pool.Trim(p.ctx, s.bytes))
@@ -104,7 +104,7 @@ func (p *programState) runCollective(s step) {
 	}
 }
 
-// checkGather gathers equal parts of a buffer in place. Each rank fills its part with its number.
+// checkGather gathers one part of each rank in place. Each rank first fills b with its number.
 func (p *programState) checkGather(g *symmem.Group, b symmem.Buffer, s step) {
 	const elementBytes = 4
 	partElements := b.Size() / elementBytes / int64(g.Size())
@@ -141,7 +141,7 @@ func TestRandomPrograms(t *testing.T) {
 				}
 
 				r.ok(r.World().Check(r.ctx))
-				histories.add(r, errors.New(join(state.history)))
+				histories.addText(r, join(state.history))
 			})
 			histories.requireSame(t, ranks)
 		})

@@ -9,57 +9,62 @@ import (
 	"symmem"
 )
 
-// mapSegment maps a segment without buffers.
-func mapSegment(r *rank, p *symmem.Pool) {
+func mapEmptySegment(r *rank, p *symmem.Pool) {
 	r.t.Helper()
 	b := r.alloc(p, mib)
 	r.ok(b.Free())
 }
 
-// A segment stays mapped during Register, even if Trim or Group.Close runs meanwhile.
+func callInGoroutine(call func() error) error {
+	result := make(chan error)
+	go func() { result <- call() }()
+	return <-result
+}
+
+// A segment stays mapped during Register, even if Trim or Group.Close runs meanwhile. After a Trim,
+// Register unmaps it. After a Group.Close, the next Trim does.
 func TestCloseDuringRegister(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		call func(context.Context, *symmem.Pool, *symmem.Group) error
-		want error // of Register
+		name    string
+		call    func(context.Context, *symmem.Pool, *symmem.Group) error
+		wantErr error // of Register
 	}{
 		{
 			name: "Trim",
 			call: func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
 				return p.Trim(ctx, 0)
 			},
-			want: nil,
+			wantErr: nil,
 		},
 		{
 			name: "Group.Close",
 			call: func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error {
 				return g.Close()
 			},
-			want: symmem.ErrClosed,
+			wantErr: symmem.ErrClosed,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				p := r.pool()
-				mapSegment(r, p)
-				var g *symmem.Group // created after HoldRegister, which affects only new groups
+				mapEmptySegment(r, p)
+				var g *symmem.Group
 				var unmapped atomic.Int32
 				stopObserving := r.Interop().Observe(symmem.Observer{
 					SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
 				})
 				defer stopObserving()
 				duringRegister := func() {
-					callErr := make(chan error)
-					go func() { callErr <- c.call(r.ctx, p, g) }()
-					r.ok(<-callErr) // does not need a lock that Register holds
+					r.ok(callInGoroutine(func() error { return c.call(r.ctx, p, g) }))
 					if unmapped.Load() != 0 {
 						t.Error("the segment was unmapped during its registration")
 					}
 				}
 				symmem.HoldRegister(r.Runtime, duringRegister)
-				g = r.split(r.World(), 0)
-				if err := p.Register(r.ctx, g); !errors.Is(err, c.want) {
-					r.failf("Register during %s returned %v, want %v", c.name, err, c.want)
+				const color = 0               // of both ranks
+				g = r.split(r.World(), color) // after HoldRegister, which affects only new groups
+				if err := p.Register(r.ctx, g); !errors.Is(err, c.wantErr) {
+					r.failf("Register during %s returned %v, want %v", c.name, err, c.wantErr)
 				}
 
 				inGroup, inPool := g.Stats().Windows, p.Stats().Windows
@@ -67,7 +72,7 @@ func TestCloseDuringRegister(t *testing.T) {
 					r.failf("the group has %d windows and the pool %d, want 0", inGroup, inPool)
 				}
 
-				r.ok(p.Trim(r.ctx, 0)) // unmaps the segment after Group.Close
+				r.ok(p.Trim(r.ctx, 0))
 				if unmapped.Load() != 1 {
 					r.failf("the segment was unmapped %d times, want 1", unmapped.Load())
 				}
@@ -76,23 +81,21 @@ func TestCloseDuringRegister(t *testing.T) {
 	}
 }
 
-// After a Trim during Register, Register unmaps the segment. If this fails on one rank, Register
-// still succeeds on all ranks, and only the next Trim returns the error.
+// If Register unmaps a segment after a Trim and the unmapping fails on one rank, Register still
+// succeeds on all ranks, and the next Trim returns the error once.
 func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 	const failingRank = 0
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		var unmapErr error
+		var unmapErr error // nil except on failingRank
 		if r.Rank() == failingRank {
 			unmapErr = errors.New("unmapping has failed")
 		}
 
 		symmem.HoldEnds(r.Runtime, func() error { return unmapErr })
 		p := r.pool()
-		mapSegment(r, p)
+		mapEmptySegment(r, p)
 		duringRegister := func() {
-			trimErr := make(chan error)
-			go func() { trimErr <- p.Trim(r.ctx, 0) }()
-			r.ok(<-trimErr)
+			r.ok(callInGoroutine(func() error { return p.Trim(r.ctx, 0) }))
 		}
 		symmem.HoldRegister(r.Runtime, duringRegister)
 		g := r.split(r.World(), 0)
@@ -105,14 +108,14 @@ func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 	})
 }
 
-// Between deregistering and unmapping a segment, Trim waits for the other rank. If Close runs
-// meanwhile, only one of the two calls unmaps the segment.
+// Trim waits for the other rank before it unmaps a deregistered segment. If Close runs meanwhile,
+// the segment is unmapped only once.
 func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 	const lateRank, closingRank = 0, 1
 	poolClosed := make(chan struct{}) // on closingRank
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		mapSegment(r, p)
+		mapEmptySegment(r, p)
 		r.ok(p.Register(r.ctx, r.World()))
 		deregistered := make(chan struct{})
 		var unmapped atomic.Int32

@@ -7,12 +7,12 @@ import (
 	"symmem"
 )
 
-// The input ends with the expert ids and weights of this rank's tokens.
+// exchangeBench.input begins with rows and their scales. It ends with expert ids and weights.
 const (
 	maxIDBytes     = 512 << 10
 	maxWeightBytes = maxIDBytes // one weight per id
-	weightsOffset  = exchangeMemory - maxWeightBytes
 	idsOffset      = weightsOffset - maxIDBytes
+	weightsOffset  = exchangeMemory - maxWeightBytes
 )
 
 func (e *exchangeShape) routing() symmem.Routing {
@@ -20,10 +20,11 @@ func (e *exchangeShape) routing() symmem.Routing {
 		Experts: e.experts, TopK: e.topK, MaxTokens: slices.Max(e.counts), Hidden: e.hidden,
 		Type: symmem.BFloat16,
 	}
-	isFloat8 := e.widths[0] == e.hidden // one byte per element
-	if isFloat8 {
+	rowBytes := e.widths[0]
+	if isFloat8 := rowBytes == e.hidden; isFloat8 {
 		const scaleBytes = 4
-		routing.Type, routing.Scales = symmem.Uint8, e.widths[1]/scaleBytes
+		rowScaleBytes := e.widths[1]
+		routing.Type, routing.Scales = symmem.Uint8, rowScaleBytes/scaleBytes
 	}
 
 	return routing
@@ -48,8 +49,8 @@ func (e *exchangeShape) idsOf(rank int) (ids []int32) {
 	return ids
 }
 
-// maxSparseTraffic returns the largest number of bytes that a rank sends or receives in Dispatch
-// and Combine. Each row travels to the ranks that own its experts, and back.
+// maxSparseTraffic returns the bytes that one rank's rows take to the other ranks and back, for the
+// rank that sends or receives the most rows in Dispatch.
 func (e *exchangeShape) maxSparseTraffic() int64 {
 	ranks := len(e.counts)
 	sentRows, receivedRows := make([]int64, ranks), make([]int64, ranks)
@@ -61,7 +62,7 @@ func (e *exchangeShape) maxSparseTraffic() int64 {
 				isOwner[owner] = true
 			}
 
-			isOwner[src] = false // does not count as traffic
+			isOwner[src] = false // a rank's rows for itself are no traffic
 			for dst := range ranks {
 				if isOwner[dst] {
 					sentRows[src]++

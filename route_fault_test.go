@@ -3,7 +3,6 @@ package symmem_test
 import (
 	"cmp"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,7 @@ func TestInvalidRoutes(t *testing.T) {
 	const ranks = 2
 	runRoutes(t, []int{ranks}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
 		c.drawShape()
-		const tokensPerRank = 2 // at least 1, so that no argument is empty
+		const tokensPerRank = 2 // not 0, which would make arguments empty
 		c.MaxTokens = max(c.MaxTokens, tokensPerRank)
 		c.tokens[0], c.tokens[1] = c.drawTokens(tokensPerRank), c.drawTokens(tokensPerRank)
 		valid := c.args()
@@ -89,7 +88,7 @@ func TestDifferentRoutesDiverge(t *testing.T) {
 	runRoutes(t, []int{ranks}, options, func(c *routeCase) {
 		c.drawShape()
 		c.Experts = 4
-		c.owners = []int{0, 0, 1, 1} // by expert
+		c.owners = []int{0, 0, 1, 1} // rank by expert
 		c.tokens[0], c.tokens[1] = c.drawTokens(1), c.drawTokens(1)
 		args := c.args()
 		args.Experts += c.Rank() // 5 on rank 1
@@ -112,9 +111,9 @@ func TestRouteNamesMissingRank(t *testing.T) {
 	const seed = 1 // arbitrary
 	for _, operation := range []symmem.Operation{symmem.OpDispatch, symmem.OpCombine} {
 		t.Run(operation.String(), func(t *testing.T) {
-			beforeCall, afterCall := newGate(ranks), newGate(ranks) // at which all ranks meet
+			beforeCall, afterCall := newGate(ranks), newGate(ranks)
 			runRanks(t, ranks, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
-				g, err := r.Join(r.ctx, "late", r.World().Ranks())
+				g, err := r.Join(r.ctx, "routing", r.World().Ranks())
 				r.ok(err)
 				c := newRouteCase(r, seed)
 				c.drawShape()
@@ -135,8 +134,8 @@ func TestRouteNamesMissingRank(t *testing.T) {
 				}
 
 				afterCall.wait(r)
-				isHostBackend := os.Getenv(backendVariable) == "" // does not invalidate outputs
-				if isCaller && !isHostBackend {
+				invalidatesOutput := !isHost()
+				if isCaller && invalidatesOutput {
 					c.checkFailedRoute(operation, &args)
 				}
 
@@ -147,8 +146,8 @@ func TestRouteNamesMissingRank(t *testing.T) {
 	}
 }
 
-// checkFailedRoute checks that a failed call has invalidated its output. Dispatch sets token counts
-// to 0 and expert ids to -1. Combine sets all bytes to 0xff.
+// checkFailedRoute checks the output of a failed call. Dispatch sets token counts to 0 and expert
+// ids to -1. Combine sets all bytes to 0xff.
 func (c *routeCase) checkFailedRoute(o symmem.Operation, a *symmem.RouteArgs) {
 	if a.Recv.Bytes() == 0 {
 		return
@@ -156,7 +155,7 @@ func (c *routeCase) checkFailedRoute(o symmem.Operation, a *symmem.RouteArgs) {
 
 	output := read[uint8](c.rank, a.Recv)
 	if o == symmem.OpCombine {
-		wantBytes(c.rank, "output", output, 0xff)
+		wantBytes(c.rank, "output after a failed call", output, 0xff)
 		return
 	}
 
@@ -166,15 +165,15 @@ func (c *routeCase) checkFailedRoute(o symmem.Operation, a *symmem.RouteArgs) {
 	counts := output[layout.Counts:][:wordBytes*ranks]
 	ids := output[layout.IDs:][:wordBytes*int64(ranks*c.TopK)*c.MaxTokens]
 	const byteOfMinus1 = 0xff
-	wantBytes(c.rank, "counts", counts, 0)
-	wantBytes(c.rank, "ids", ids, byteOfMinus1)
+	wantBytes(c.rank, "counts after a failed call", counts, 0)
+	wantBytes(c.rank, "ids after a failed call", ids, byteOfMinus1)
 }
 
 func wantBytes(r *rank, name string, all []uint8, want uint8) {
 	r.t.Helper()
 	for i, got := range all {
 		if got != want {
-			r.failf("byte %d of the %s is %#x after a failed call, want %#x", i, name, got, want)
+			r.failf("byte %d of the %s is %#x, want %#x", i, name, got, want)
 		}
 	}
 }

@@ -10,35 +10,34 @@ import (
 	"symmem"
 )
 
-// Rank 1 aborts the world while collectives are queued on three streams of rank 0. No call returns
-// the fault, so Close returns it, but only once.
+// Rank 1 aborts the world while collectives are queued on three streams of rank 0. Close returns
+// the fault as one error, because no other call has returned it.
 func TestCloseReportsFaultOnce(t *testing.T) {
 	const abortingRank, streams = 1, 3
 	const count = 100 // arbitrary
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
-	queued := make(chan struct{})    // closed when rank 0 has queued its collectives
-	closeErrs := make(chan error, 1) // from rank 0
+	queued := make(chan struct{})   // closed when rank 0 has queued its collectives
+	closeErr := make(chan error, 1) // of rank 0
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
-		defer r.Close() // for rank 1, because rank 0 closes earlier
+		defer r.Close() // no effect on rank 0, which closes earlier
 		defer symmem.FreeLive(rt)
 		b := r.window(r.pool(), mib)
-		r.checkSum(r.World(), b) // NCCL needs all ranks for the first collective
+		r.checkSum(r.World(), b) // NCCL's first collective needs all ranks
 		if r.Rank() == abortingRank {
 			<-queued
 			r.World().Abort()
-			<-r.World().Ended() // after an earlier Close, rank 1 could not report the cause
+			<-r.World().Ended() // an earlier Close would prevent the report of the cause
 			return
 		}
 
-		// Even after a failure, let the collectives begin, then let rank 1 abort, and then close.
-		defer func() {
-			symmem.FreeLive(rt)
-			closeErrs <- r.Close()
-		}()
-		defer close(queued)
 		begin := make(chan struct{})
-		defer close(begin)
+		defer func() { // runs even if the test fails
+			close(begin)
+			close(queued)
+			symmem.FreeLive(rt)
+			closeErr <- r.Close()
+		}()
 		for range streams {
 			s, err := r.NewStream()
 			r.ok(err)
@@ -47,7 +46,7 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 			r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, s))
 		}
 	})
-	err := <-closeErrs
+	err := <-closeErr
 	hasSeveralErrors := err != nil && strings.Contains(err.Error(), "\n") // one per line
 	if !errors.Is(err, symmem.ErrAborted) || hasSeveralErrors {
 		t.Errorf("got %v, want ErrAborted once", err)
@@ -72,25 +71,25 @@ func TestCloseOmitsReturnedFault(t *testing.T) {
 // Rank 0 waits in Join for rank 1, which never joins. Close makes Join return before its timeout.
 func TestCloseEndsPendingJoin(t *testing.T) {
 	const timeout, limit = time.Minute, 20 * time.Second
-	isWaiting := make(chan struct{}) // closed when rank 0 warns about rank 1
+	joinWaits := make(chan struct{}) // closed when rank 0 warns about rank 1
 	var once sync.Once
 	runtimes := openRanks(t, 2, symmem.Options{
 		Timeout: timeout, WarnAfter: 20 * time.Millisecond,
-		OnLate: func(symmem.LateWarning) { once.Do(func() { close(isWaiting) }) },
+		OnLate: func(symmem.LateWarning) { once.Do(func() { close(joinWaits) }) },
 	})
 	begin := time.Now()
-	joined := make(chan error, 1)
+	joinErr := make(chan error, 1)
 	go func() {
-		_, err := runtimes[0].Join(t.Context(), "alone", []int{0, 1})
-		joined <- err
+		_, err := runtimes[0].Join(t.Context(), "pair", []int{0, 1})
+		joinErr <- err
 	}()
-	<-isWaiting
+	<-joinWaits
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		if err := rt.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 	})
-	if err := <-joined; !errors.Is(err, symmem.ErrClosed) {
+	if err := <-joinErr; !errors.Is(err, symmem.ErrClosed) {
 		t.Errorf("Join: got %v, want ErrClosed", err)
 	}
 
@@ -99,8 +98,8 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	}
 }
 
-// If rank 0 closes its Runtime during Join, both a rank that already waits in Join and a rank that
-// connects later get errors that name rank 0.
+// Rank 0 closes its Runtime during Join. The rank that waits in Join and the rank that connects
+// later get errors that name rank 0.
 func TestJoinNamesClosedRank(t *testing.T) {
 	const closedRank, waitingRank, lateRank = 0, 1, 2
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
@@ -189,9 +188,9 @@ func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 }
 
 // beginClose starts Close and waits until the Runtime rejects new calls.
-func beginClose(rt *symmem.Runtime) (closed chan error) {
-	closed = make(chan error, 1)
-	go func() { closed <- rt.Close() }()
+func beginClose(rt *symmem.Runtime) (result chan error) {
+	result = make(chan error, 1)
+	go func() { result <- rt.Close() }()
 	for {
 		if _, err := rt.NewEvent(); err != nil {
 			break
@@ -199,27 +198,27 @@ func beginClose(rt *symmem.Runtime) (closed chan error) {
 	}
 
 	pause()
-	return closed
+	return result
 }
 
-// pause gives other goroutines time to block, or to continue by mistake.
+// pause gives other goroutines time to block.
 func pause() { <-time.After(50 * time.Millisecond) }
 
 // Close waits for a NewPool in progress, and closes the new pool.
 func TestCloseDuringNewPool(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		var closed chan error
-		symmem.HoldArena(r.Runtime, func() { closed = beginClose(r.Runtime) })
+		var closeErr chan error
+		symmem.HoldArena(r.Runtime, func() { closeErr = beginClose(r.Runtime) })
 		p, err := r.NewPool(symmem.PoolOptions{})
 		r.ok(err)
-		r.ok(<-closed)
+		r.ok(<-closeErr)
 		_, err = p.Alloc(mib)
 		r.wantErr(err, symmem.ErrClosed)
 	})
 }
 
-// Close waits at most the timeout for a Join in progress, here its caller. Join then closes the new
-// group.
+// Close waits for a Join in progress, at most until the timeout. Here, Join calls Close. Join then
+// closes the new group.
 func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) })

@@ -11,11 +11,11 @@ import (
 	"symmem"
 )
 
-// excludedMethods are methods that end the use of their receivers, and Pool.Map, a test helper.
+// excludedMethods end the use of their receivers, except for Pool.Map, which is a test helper.
 var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 
 func TestNilArgumentsDoNotPanic(t *testing.T) {
-	options := symmem.Options{Timeout: 2 * time.Second} // some calls time out
+	options := symmem.Options{Timeout: 2 * time.Second} // for calls that wait
 	runRanks(t, 1, options, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
@@ -41,7 +41,7 @@ func TestNilArgumentsDoNotPanic(t *testing.T) {
 			}
 		}
 
-		// Wait for the work that the calls have queued. Its errors do not matter.
+		// Wait for the work that the calls have queued. It may fail.
 		_ = r.DefaultStream().Synchronize(r.ctx)
 		_ = s.Synchronize(r.ctx)
 		callWithZeros(t, "Scope.End", reflect.ValueOf(scope.End))

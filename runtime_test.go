@@ -19,7 +19,7 @@ func TestSingleRankWorld(t *testing.T) {
 			rt.Size(), rt.World().Size())
 	}
 
-	if source := rt.Source(); source != "options" { // of the rank and size
+	if source := rt.Source(); source != "options" { // the rank and size come from Options
 		t.Errorf("Source() = %q, want options", source)
 	}
 
@@ -29,7 +29,7 @@ func TestSingleRankWorld(t *testing.T) {
 	}
 
 	stats := rt.Stats()
-	// Open creates the world and a pool for disabled scopes.
+	// The group is the world. The pool is for scopes without a group.
 	if stats.Size != 1 || len(stats.Pools) != 1 || len(stats.Groups) != 1 {
 		t.Errorf("Stats() = %+v, want one rank, one pool and one group", stats)
 	}
@@ -64,8 +64,8 @@ func TestInvalidOptions(t *testing.T) {
 				t.Errorf("Open: got %v, want ErrInvalid", err)
 			}
 
-			concernsSize := row.options.Size != 0 // OpenLocal takes the size as an argument
-			if concernsSize {
+			hasSize := row.options.Size != 0 // OpenLocal takes the size as an argument
+			if hasSize {
 				return
 			}
 
@@ -152,7 +152,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 			return world.AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 		},
 	} {
-		// Register new segments of earlier calls now, because a registration allocates.
+		// Register segments of earlier calls now, because a registration allocates.
 		if err := p.Register(ctx, world); err != nil {
 			t.Fatal(err)
 		}
@@ -188,9 +188,9 @@ func TestDifferentOptionsFailOpen(t *testing.T) {
 		},
 	} {
 		store := "unix:@symmem-test-" + rand.Text()
-		var ranks sync.WaitGroup
+		var opening sync.WaitGroup
 		for number, o := range row.options {
-			ranks.Go(func() {
+			opening.Go(func() {
 				o.Rank, o.Size = number, len(row.options)
 				o.Store, o.Timeout = store, 10*time.Second
 				rt, err := symmem.Open(t.Context(), withBackend(o))
@@ -204,6 +204,6 @@ func TestDifferentOptionsFailOpen(t *testing.T) {
 			})
 		}
 
-		ranks.Wait()
+		opening.Wait()
 	}
 }

@@ -13,11 +13,11 @@ import (
 
 const hostAllowsBoth = "on the host, registrations do not invalidate captures of other worlds"
 
-// On a GPU, a registration in one world would invalidate a capture in another world.
+// A registration would invalidate a capture in another world, so Register fails.
 func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 	skipOnHost(t, hostAllowsBoth)
-	capturing, registering := openAlone(t), openAlone(t)
-	s, err := capturing.NewStream()
+	capturingRuntime, registeringRuntime := openAlone(t), openAlone(t)
+	s, err := capturingRuntime.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	p, err := registering.NewPool(symmem.PoolOptions{Domain: registering.World()})
+	p, err := registeringRuntime.NewPool(symmem.PoolOptions{Domain: registeringRuntime.World()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := p.Register(t.Context(), registering.World()); !errors.Is(err, symmem.ErrCapturing) {
+	if err := p.Register(t.Context(), registeringRuntime.World()); !errors.Is(err, symmem.ErrCapturing) {
 		t.Errorf("Register during a capture in another world = %v, want ErrCapturing", err)
 	}
 
@@ -49,7 +49,7 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := p.Register(t.Context(), registering.World()); err != nil {
+	if err := p.Register(t.Context(), registeringRuntime.World()); err != nil {
 		t.Errorf("Register after the capture: %v", err)
 	}
 
@@ -60,15 +60,15 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 
 func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	skipOnHost(t, hostAllowsBoth)
-	capturing, registering := openAlone(t), openAlone(t)
-	s, err := capturing.NewStream()
+	capturingRuntime, registeringRuntime := openAlone(t), openAlone(t)
+	s, err := capturingRuntime.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	endRegistration := symmem.HoldRegistration(registering)
+	endRegistration := symmem.HoldRegistration(registeringRuntime)
 	var hasEnded atomic.Bool
-	const delay = 100 * time.Millisecond // long enough to notice if BeginCapture does not wait
+	const delay = 100 * time.Millisecond // long enough for BeginCapture to return too early
 	time.AfterFunc(delay, func() {
 		hasEnded.Store(true)
 		endRegistration()
@@ -92,18 +92,18 @@ func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 }
 
 func TestWorldsInOneProcessAreIndependent(t *testing.T) {
-	abortedRuntimes := openRanks(t, 2, symmem.Options{Timeout: time.Minute})
+	otherWorld := openRanks(t, 2, symmem.Options{Timeout: time.Minute})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		aborted := &rank{Runtime: abortedRuntimes[r.Rank()], t: t, ctx: t.Context()}
+		other := &rank{Runtime: otherWorld[r.Rank()], t: t, ctx: t.Context()}
 		b := r.window(r.pool(), 4096)
-		abortedBuffer := aborted.window(aborted.pool(), 4096)
+		otherBuffer := other.window(other.pool(), 4096)
 		r.checkSum(r.World(), b)
-		aborted.checkSum(aborted.World(), abortedBuffer)
-		aborted.World().Abort()
-		aborted.wantErr(aborted.World().Check(r.ctx), symmem.ErrAborted)
+		other.checkSum(other.World(), otherBuffer)
+		other.World().Abort()
+		other.wantErr(other.World().Check(r.ctx), symmem.ErrAborted)
 		r.checkSum(r.World(), b)
-		symmem.FreeLive(aborted.Runtime)
-		_ = aborted.Close() // may return ErrAborted
+		symmem.FreeLive(other.Runtime)
+		_ = other.Close() // may return ErrAborted
 		r.checkSum(r.World(), b)
 		r.ok(r.World().Err())
 	})

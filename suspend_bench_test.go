@@ -22,42 +22,43 @@ func (r *rank) freeGPUBytes() (free int64) {
 	return free
 }
 
-// Suspend frees as much GPU memory as it reports. Because ranks may share a GPU, the test measures
-// free memory only while no rank is suspending or resuming.
+// Suspend frees as much GPU memory as it reports.
 func TestSuspendFreesDeviceMemory(t *testing.T) {
 	const ranks = 2
-	all := newGate(ranks) // where all ranks wait for each other
+	allRanks := newGate(ranks)
 	runRanks(t, ranks, suspendOptions(), func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("the backend has no device memory", symmem.ErrUnsupported)
 		}
 
-		freeBefore := r.freeGPUBytes()
+		// Ranks may share a GPU, so no rank suspends or resumes while another one measures.
+		measureFree := func() int64 {
+			allRanks.wait(r)
+			free := r.freeGPUBytes()
+			allRanks.wait(r)
+			return free
+		}
+		freeBefore := measureFree()
 		const color = 0 // of both ranks
 		g := r.split(r.World(), color)
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 256 * mib})
 		b := r.window(p, mib)
 		r.checkSum(g, b)
-		all.wait(r)
-		freeInUse := r.freeGPUBytes()
+		freeInUse := measureFree()
 		poolSuspension := r.suspend(p, symmem.DiscardContents)
-		all.wait(r)
-		freeWithoutPool := r.freeGPUBytes()
+		freeWithoutPool := measureFree()
 		groupSuspension := suspendGroup(r, g)
-		all.wait(r)
-		freeWithoutBoth := r.freeGPUBytes()
+		freeWithoutBoth := measureFree()
 		checkReleased(r, "pool", poolSuspension.Released, freeWithoutPool-freeInUse)
 		checkReleased(r, "group", groupSuspension.Released, freeWithoutBoth-freeWithoutPool)
 		t.Logf("rank %d: %d bytes free before the group and pool were created, %d with both in use, "+
 			"%d with the pool suspended, %d with both suspended; kept: %v",
 			r.Rank(), freeBefore, freeInUse, freeWithoutPool, freeWithoutBoth, groupSuspension.Kept)
-		all.wait(r)
 		resumeGroup(r, g)
 		r.resume(p)
 		r.checkSum(g, b)
-		all.wait(r)
 		const tolerance = 4 * mib
-		if free, want := r.freeGPUBytes(), freeInUse-tolerance; free < want {
+		if free, want := measureFree(), freeInUse-tolerance; free < want {
 			r.failf("%d bytes are free after Resume, want at least %d; before Suspend, %d were free", free,
 				want, freeInUse)
 		}
@@ -108,9 +109,9 @@ func BenchmarkSuspend(b *testing.B) {
 	})
 }
 
-// benchmarkOnPools measures suspendAndResume on two ranks, each with a half-full pool.
+// benchmarkOnPools measures call on two ranks, each with a half-full pool.
 func benchmarkOnPools(
-	b *testing.B, poolBytes int64, suspendAndResume func(*symmem.Runtime, *symmem.Pool) error,
+	b *testing.B, poolBytes int64, call func(*symmem.Runtime, *symmem.Pool) error,
 ) {
 	const ranks = 2
 	options := withBackend(symmem.Options{Path: symmem.PathAuto, Timeout: time.Minute})
@@ -140,7 +141,7 @@ func benchmarkOnPools(
 	b.ResetTimer()
 	for b.Loop() {
 		inParallel(b, runtimes, func(rt *symmem.Runtime) error {
-			return suspendAndResume(rt, pools[rt.Rank()])
+			return call(rt, pools[rt.Rank()])
 		})
 	}
 

@@ -12,14 +12,15 @@ import (
 	"symmem"
 )
 
+// yieldRandomly varies the moment of Close.
 func yieldRandomly() {
-	const maxYields = 300 // arbitrary
+	const maxYields = 300
 	for range rand.IntN(maxYields) {
 		runtime.Gosched()
 	}
 }
 
-// alternate suspends and resumes until one of the calls fails, and returns the error.
+// alternate suspends and resumes until a call fails, and returns the error.
 func alternate(suspend, resume func(context.Context) error) error {
 	for {
 		if err := suspend(context.Background()); err != nil {
@@ -66,7 +67,7 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 	})
 }
 
-// Suspend and Resume need both ranks, so Close waits for a call in progress.
+// Close waits for a Suspend or Resume in progress, which the other rank needs.
 func TestCloseWaitsForSuspension(t *testing.T) {
 	const rounds = 40
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -81,8 +82,7 @@ func TestCloseWaitsForSuspension(t *testing.T) {
 			}
 			resume := func() error { return p.Resume(r.ctx) }
 			call := suspend
-			testsResume := round%2 == 1
-			if testsResume {
+			if isOdd := round%2 == 1; isOdd {
 				r.ok(suspend())
 				call = resume
 			}
@@ -90,7 +90,8 @@ func TestCloseWaitsForSuspension(t *testing.T) {
 			result := make(chan error, 1)
 			go func() { result <- call() }()
 			hasReturned := func() bool { return len(result) > 0 }
-			for !symmem.ChangesSuspension(p) && !hasReturned() { // until the call is in progress
+			isInProgress := func() bool { return symmem.ChangesSuspension(p) }
+			for !isInProgress() && !hasReturned() {
 				runtime.Gosched()
 			}
 
@@ -117,7 +118,7 @@ func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 	})
 }
 
-// Suspend and Resume also fail if the other rank closes the group before this rank does.
+// Suspend and Resume fail with another error if the other rank closes the group first.
 func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 	const rounds = 20
 	runRanks(t, 2, suspendOptions(), func(r *rank) {

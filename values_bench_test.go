@@ -14,7 +14,7 @@ import (
 	"symmem"
 )
 
-// agreeingVariable passes the store's address to the second process of BenchmarkAgree.
+// agreeingVariable contains the store address for the second process of BenchmarkAgree.
 const agreeingVariable = "SYMMEM_TEST_AGREEING"
 
 const (
@@ -25,8 +25,8 @@ const (
 	agreedValue = 8
 )
 
-// openOfPair opens one of two ranks, which run in separate processes and meet at the store.
-func openOfPair(rankNumber int, store string) (*symmem.Runtime, error) {
+// openRankOfPair opens one of two ranks, which run in separate processes and meet at the store.
+func openRankOfPair(rankNumber int, store string) (*symmem.Runtime, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return symmem.Open(ctx, symmem.Options{
@@ -34,16 +34,16 @@ func openOfPair(rankNumber int, store string) (*symmem.Runtime, error) {
 	})
 }
 
-// runAgreeingRank calls Agree until the first rank closes its Runtime. It returns an exit status.
-func runAgreeingRank() (status int) {
-	rt, err := openOfPair(secondRank, os.Getenv(agreeingVariable))
+// runAgreeingRank calls Agree until the first rank closes its Runtime, which makes Agree return a
+// DeadlockError.
+func runAgreeingRank() (exitStatus int) {
+	rt, err := openRankOfPair(secondRank, os.Getenv(agreeingVariable))
 	for err == nil {
 		err = rt.World().Agree(context.Background(), agreedName, agreedValue)
 	}
 
 	var deadlock *symmem.DeadlockError
-	hasFirstRankClosed := errors.As(err, &deadlock)
-	if hasFirstRankClosed {
+	if errors.As(err, &deadlock) {
 		err = rt.Close()
 	}
 
@@ -56,7 +56,7 @@ func runAgreeingRank() (status int) {
 }
 
 // BenchmarkAgree reports the median time per call, because the mean depends on the load of the
-// machine. If barsVariable is set, the benchmark limits the median.
+// machine. If barsVariable is set, the median must not exceed maxMedianNs.
 func BenchmarkAgree(b *testing.B) {
 	store := "unix:@symmem-test-" + rand.Text()
 	// In the other process, TestMain calls runAgreeingRank.
@@ -67,7 +67,7 @@ func BenchmarkAgree(b *testing.B) {
 		b.Fatal(err)
 	}
 
-	rt, err := openOfPair(firstRank, store)
+	rt, err := openRankOfPair(firstRank, store)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -76,11 +76,13 @@ func BenchmarkAgree(b *testing.B) {
 	var batchTimes []time.Duration
 	b.ReportAllocs()
 	begin := time.Now()
-	for calls := 1; b.Loop(); calls++ {
+	calls := 0
+	for b.Loop() {
 		if err := rt.World().Agree(b.Context(), agreedName, agreedValue); err != nil {
 			b.Fatal(err)
 		}
 
+		calls++
 		if calls%callsPerBatch == 0 {
 			batchTimes = append(batchTimes, time.Since(begin))
 			begin = time.Now()

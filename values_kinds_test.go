@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// AgreeFloat distinguishes 0 and -0, but all NaNs are equal.
+// AgreeFloat distinguishes 0 and -0.
 func TestAgreeFloatMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -17,16 +17,18 @@ func TestAgreeFloatMismatch(t *testing.T) {
 			r.ok(g.AgreeFloat(r.ctx, "rate", value))
 		}
 
-		ownNaN := math.NaN()
+		nan := math.NaN()
 		if r.Rank() == 0 {
-			ownNaN = math.Copysign(ownNaN, -1)
+			nan = math.Copysign(nan, -1)
 		}
 
-		r.ok(g.AgreeFloat(r.ctx, "loss", ownNaN))
+		r.ok(g.AgreeFloat(r.ctx, "loss", nan)) // all NaNs are equal
 		const deviantRank = 2
 		for _, c := range []struct {
-			usual, deviant           float64 // deviant is the rate of deviantRank
-			usualEvent, deviantEvent string  // in the error
+			usual        float64
+			usualEvent   string  // in the error
+			deviant      float64 // of deviantRank
+			deviantEvent string
 		}{
 			{
 				usual: 0.1, usualEvent: "Agree of 0.1",
@@ -78,8 +80,8 @@ func TestAgreeFloatMismatch(t *testing.T) {
 	})
 }
 
-// An error quotes only the beginning of a long string. If the beginnings of two strings are equal,
-// their events in the error still differ.
+// An error quotes only the beginning of a long string, but different strings have different events
+// in the error.
 func TestAgreeStringMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -89,7 +91,7 @@ func TestAgreeStringMismatch(t *testing.T) {
 		}
 
 		const deviantRank = 1
-		const maxEventBytes = 400 // much less than len(long)
+		const maxEventBytes = 400 // less than len(long)
 		for _, c := range []struct {
 			usual, deviant  string // deviant is the text of deviantRank
 			wantEventPrefix string // of deviantRank

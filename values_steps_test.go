@@ -12,15 +12,14 @@ import (
 	"symmem"
 )
 
-const stepProgramsVariable = "SYMMEM_TEST_STEPS" // number of programs
+const stepProgramsVariable = "SYMMEM_TEST_STEPS" // number of random programs
 
-// Group.Step begins a named part of a program. Here, the ranks begin three equal steps and then
-// steps with different names.
+// The ranks begin three steps with equal names, and then a step with different names.
 func TestStepMismatch(t *testing.T) {
 	const deviantRank, usualRank = 1, 2
 	const usual, deviant = "decode(batch=8)", "prefill(tokens=100)"
 	const equalSteps = 3
-	const afterBarrier = ", after 1 collective" // in each event of a step
+	const afterBarrier = ", after 1 collective" // ends the events of all steps
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
 		for range equalSteps {
@@ -53,7 +52,7 @@ func TestStepMismatch(t *testing.T) {
 			r.failf("rank %d has the event %q, want %q", usualRank, got, want)
 		}
 
-		want := "ranks differ in step 4: ranks 0,2 have " + usual
+		want := fmt.Sprintf("ranks differ in step %d: ranks 0,2 have %s", equalSteps+1, usual)
 		if !strings.Contains(err.Error(), want) {
 			r.failf("got the error %q, want one that contains %q", err, want)
 		}
@@ -98,7 +97,7 @@ func TestStepsCountReplays(t *testing.T) {
 	})
 }
 
-// nameByRank returns a different name on each rank, so that Step fails.
+// nameByRank returns a different name on each rank.
 func nameByRank(r *rank) string { return fmt.Sprint("decode ", r.Rank()) }
 
 func TestStepGuardVariableDisablesSteps(t *testing.T) {
@@ -124,13 +123,13 @@ const (
 	lastMistakeKind = missingCall
 )
 
-// A mistake of one rank in a random step fails this step or the next one, with an error that names
+// If one rank makes a mistake in a step, this step or the next one fails with an error that names
 // the rank.
 func TestRandomStepMismatch(t *testing.T) {
 	const ranks, maxSteps = 3, 6
-	programs := stepPrograms(t)
+	programCount := stepPrograms(t)
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
-		for program := range programs {
+		for program := range programCount {
 			const seed = 23 // arbitrary, but the same on all ranks
 			draw := rand.New(rand.NewPCG(seed, uint64(program)))
 			steps := 1 + draw.IntN(maxSteps)
@@ -140,7 +139,7 @@ func TestRandomStepMismatch(t *testing.T) {
 			mistake.step = draw.IntN(steps)
 			const color = 0 // of all ranks
 			g := r.split(r.World(), color)
-			// A mistake in the last step is found in one more step.
+			// One more step finds a mistake in the last one.
 			err := runSteps(r, g, draw, steps+1, mistake)
 			d := r.wantDivergence(err)
 			if !slices.Equal(d.Deviant, []int{mistake.rank}) {
