@@ -21,7 +21,7 @@ import (
 //	free NAME
 //	register        register the pool
 //	map             print a map of the pool's segments
-//	sum NAME        all-reduce the buffer and print whether the sum is right or wrong
+//	sum NAME        all-reduce the buffer and print whether the sum is right
 //
 // To update the outputs, run go test -rewrite.
 func TestTranscripts(t *testing.T) {

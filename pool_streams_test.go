@@ -123,8 +123,8 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	})
 }
 
-// After SetIdle(true), the owner of an adopted stream may destroy it, so the pool does not query it.
-// Other streams do not get its freed memory until SetIdle(false).
+// After SetIdle(true), the owner of an adopted stream may destroy it, so the pool does not query
+// it. Other streams do not get its freed memory until SetIdle(false).
 func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})

@@ -39,7 +39,6 @@ func TestPlacementIsSameOnAllRanks(t *testing.T) {
 	placesByRank.requireSame(t, ranks)
 }
 
-// addText lets requireSame compare texts that are not errors.
 func (a *errorTexts) addText(r *rank, text string) { a.add(r, errors.New(text)) }
 
 // Reserve also registers memory. A later scope has nothing to register at its end.
@@ -171,7 +170,7 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 		freed2 := r.window(p, 8*mib) // registers all three segments
 		r.ok(freed1.Free())
 		r.ok(freed2.Free())
-		r.ok(p.Trim(r.ctx, 8*mib)) // keeps the segments of kept and freed1
+		r.ok(p.Trim(r.ctx, 8*mib)) // keeps kept and freed1
 		if got := p.Stats(); got.Segments != 2 || got.Windows != 2 || got.Used != 4*mib {
 			r.failf("got %+v, want 2 segments, 2 windows and 4 MiB used", got)
 		}

@@ -19,7 +19,7 @@ func TestSingleRankWorld(t *testing.T) {
 			rt.Size(), rt.World().Size())
 	}
 
-	if source := rt.Source(); source != "options" { // the rank and size come from Options
+	if source := rt.Source(); source != "options" { // of rank and size
 		t.Errorf("Source() = %q, want options", source)
 	}
 
@@ -29,7 +29,7 @@ func TestSingleRankWorld(t *testing.T) {
 	}
 
 	stats := rt.Stats()
-	// The group is the world. The pool is for scopes without a group.
+	// The pool is for scopes without a group.
 	if stats.Size != 1 || len(stats.Pools) != 1 || len(stats.Groups) != 1 {
 		t.Errorf("Stats() = %+v, want one rank, one pool and one group", stats)
 	}

@@ -36,7 +36,8 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := p.Register(t.Context(), registeringRuntime.World()); !errors.Is(err, symmem.ErrCapturing) {
+	err = p.Register(t.Context(), registeringRuntime.World())
+	if !errors.Is(err, symmem.ErrCapturing) {
 		t.Errorf("Register during a capture in another world = %v, want ErrCapturing", err)
 	}
 

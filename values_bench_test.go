@@ -20,7 +20,7 @@ const agreeingVariable = "SYMMEM_TEST_AGREEING"
 const (
 	firstRank, secondRank = 0, 1
 
-	// Both ranks pass these arbitrary arguments to Agree.
+	// Both ranks pass these arguments to Agree.
 	agreedName  = "batch size"
 	agreedValue = 8
 )
@@ -34,8 +34,8 @@ func openRankOfPair(rankNumber int, store string) (*symmem.Runtime, error) {
 	})
 }
 
-// runAgreeingRank calls Agree until the first rank closes its Runtime, which makes Agree return a
-// DeadlockError.
+// runAgreeingRank calls Agree until it returns a DeadlockError: the first rank has closed its
+// Runtime.
 func runAgreeingRank() (exitStatus int) {
 	rt, err := openRankOfPair(secondRank, os.Getenv(agreeingVariable))
 	for err == nil {
