@@ -14,7 +14,7 @@ import (
 	"symmem"
 )
 
-// agreeingVariable contains the store address for the second process of BenchmarkAgree.
+// agreeingVariable is the store address for the second process of BenchmarkAgree.
 const agreeingVariable = "SYMMEM_TEST_AGREEING"
 
 const (
@@ -25,7 +25,7 @@ const (
 	agreedValue = 8
 )
 
-// openRankOfPair opens one of two ranks, which run in separate processes and meet at the store.
+// openRankOfPair opens one of two ranks, which run in separate processes and meet at store.
 func openRankOfPair(rankNumber int, store string) (*symmem.Runtime, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
