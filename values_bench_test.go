@@ -14,7 +14,7 @@ import (
 	"symmem"
 )
 
-// agreeingVariable is the store address for the second process of BenchmarkAgree.
+// agreeingVariable contains the store address for the second process of BenchmarkAgree.
 const agreeingVariable = "SYMMEM_TEST_AGREEING"
 
 const (
