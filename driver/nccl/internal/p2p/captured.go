@@ -9,28 +9,28 @@ import (
 )
 
 // CapturedMessage is a Send or a Recv in a CUDA graph. Each launch of the graph transfers a new
-// message. The launches of a Send share memory and flags, so each waits until the receiver has
-// copied the previous message.
+// message. All launches of a Send use the same memory and flags, so the stream of each launch waits
+// until the receiver has copied the previous message.
 type CapturedMessage struct {
 	messages   *Messages
 	plan       *Plan
-	staged     stagedMessage    // memory and flags of a Send
+	staged     stagedMessage    // slot and staging memory of a Send
 	descriptor *kernels.Message // addresses of a Recv's copy; nil for a Send
-	state      *gpu.Word        // whether the stream waits (see End.state)
+	state      *gpu.Word        // see End.state
 	lastLaunch *End             // nil before the first launch
 }
 
-// record adds the Send or Recv to the capture of s. After an error, the capture may contain only
+// capture adds the Send or Recv to the capture of s. After an error, the capture may contain only
 // some of the operations. The CUDA context must be current.
-func (c *CapturedMessage) record(s *stream.Stream) error {
+func (c *CapturedMessage) capture(s *stream.Stream) error {
 	if c.plan.Operation == driver.Recv {
-		return c.recordReceive(s)
+		return c.captureReceive(s)
 	}
 
-	return c.recordSend(s)
+	return c.captureSend(s)
 }
 
-func (c *CapturedMessage) recordReceive(s *stream.Stream) error {
+func (c *CapturedMessage) captureReceive(s *stream.Stream) error {
 	d := c.messages.Device
 	descriptor, err := d.Descriptors.Take(d.GPU.CUDA)
 	if err != nil {
@@ -42,8 +42,8 @@ func (c *CapturedMessage) recordReceive(s *stream.Stream) error {
 	return c.messages.queueCopy(descriptor, c.plan, s.CUDA)
 }
 
-// recordSend captures a wait for the copy of the previous message, and then the Send.
-func (c *CapturedMessage) recordSend(s *stream.Stream) error {
+// captureSend captures the Send after a wait until the receiver has copied the previous message.
+func (c *CapturedMessage) captureSend(s *stream.Stream) error {
 	m := c.messages
 	api := m.Device.GPU.CUDA
 	state, err := m.Device.GPU.Words.Take(api)
@@ -54,7 +54,8 @@ func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	c.state = state
 	receiver := c.plan.Root
 	box := m.outbox.peers[receiver].mailbox
-	copied := box.deviceAddress(&box.flags(m.Config.Rank).copied[c.staged.slot])
+	copiedFlag := &m.outbox.flagsTo(receiver).copied[c.staged.slot]
+	copied := box.deviceAddress(copiedFlag)
 	if err := api.StreamWriteValue(s.CUDA, state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}
@@ -74,8 +75,8 @@ func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	return m.outbox.queueSend(c.plan, c.staged, s.CUDA)
 }
 
-// Launch prepares a launch of the graph on s. The caller must then queue the launch, and hold s.Mu
-// and Group.Mu throughout.
+// Launch prepares a launch of the graph on s. The caller must hold s.Mu and Group.Mu until it has
+// queued the launch.
 func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 	if err := c.messages.beginCall(s, c.plan); err != nil {
 		return nil, err
@@ -91,14 +92,14 @@ func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 // launchSend announces the launch's message to the receiver.
 func (c *CapturedMessage) launchSend(s *stream.Stream) (*End, error) {
 	m := c.messages
-	const needsSlot = false // Record has reserved one
+	const needsSlot = false // Messages.Record has reserved it
 	if err := m.outbox.awaitRoom(c.plan, needsSlot); err != nil {
 		return nil, err
 	}
 
 	e := c.newEnd()
 	m.Owner.NoteMessage(s, c.plan.Call)
-	c.shareFlags(e)
+	c.setFlags(e)
 	m.outbox.announce(e, c.staged)
 	return e, nil
 }
@@ -108,7 +109,7 @@ func (c *CapturedMessage) launchReceive(s *stream.Stream) (*End, error) {
 	m := c.messages
 	e := c.newEnd()
 	m.Owner.NoteMessage(s, c.plan.Call)
-	if _, err := m.inbox.post(e); err != nil { // a captured Recv is accepted later
+	if _, err := m.inbox.post(e); err != nil { // accepts the Recv only after the launch
 		return nil, m.Plane.Fail(err)
 	}
 
@@ -136,8 +137,8 @@ func (c *CapturedMessage) newEnd() *End {
 	return e
 }
 
-// shareFlags stores the addresses of the Send's flags in e.
-func (c *CapturedMessage) shareFlags(e *End) {
+// setFlags stores the addresses of the Send's flags in e.
+func (c *CapturedMessage) setFlags(e *End) {
 	o := c.messages.outbox
 	receiver := c.plan.Root
 	flags := o.flagsTo(receiver)
@@ -153,7 +154,7 @@ func (c *CapturedMessage) release() {
 	m := c.messages
 	switch {
 	case c.descriptor != nil:
-		m.Device.Descriptors.Put(c.descriptor) // with the state
+		m.Device.Descriptors.Put(c.descriptor) // contains the state
 	case c.state != nil:
 		m.Device.GPU.Words.Put(c.state)
 	}

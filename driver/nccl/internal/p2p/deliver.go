@@ -2,6 +2,7 @@ package p2p
 
 import (
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -10,13 +11,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// When the data of a message is ready, the sender's GPU sets the message's arrived flag. The
-// receiver's host claims the message by clearing the flag, so that the sender can no longer withdraw
-// the message. The Recv has accepted the message once its descriptor holds the addresses as well.
-// Setting descriptor.Go then makes the Recv's stream copy the message.
+// A message is delivered in these steps:
+//   - When the data is ready, the sender's GPU sets the message's arrived flag.
+//   - The receiver's host claims the message by clearing the flag. The sender can then no longer
+//     withdraw the message.
+//   - The Recv accepts the message: the host stores the addresses in the Recv's descriptor.
+//   - The host sets descriptor.Go, and the Recv's stream copies the message.
 
-// startDelivery runs deliverMessages in the background if a Recv has not accepted a message. The
-// caller must hold in.mu.
+// startDelivery starts deliverMessages if a Recv has not accepted its message. The caller must hold
+// in.mu.
 func (in *inbox) startDelivery() {
 	if in.isDelivering || in.stopped || len(in.recvsWithoutMessage) == 0 {
 		return
@@ -27,7 +30,7 @@ func (in *inbox) startDelivery() {
 }
 
 // deliverMessages runs until every Recv has accepted its message or the group has ended. It must
-// not call CUDA, because the call could block until a stream has received a message.
+// not call CUDA, because the call could wait for a message.
 func (in *inbox) deliverMessages() {
 	ranked.AssertMayWait()
 	w := in.mailbox.wakeup()
@@ -39,7 +42,7 @@ func (in *inbox) deliverMessages() {
 		}
 
 		if r.err != nil {
-			_ = in.plane.Fail(r.err) // closes in.ended, which ends the loop
+			_ = in.plane.Fail(r.err) // closes in.ended, so the next round is the last
 		}
 
 		switch {
@@ -56,7 +59,7 @@ func (in *inbox) deliverMessages() {
 // deliveryRound is the result of acceptMessages.
 type deliveryRound struct {
 	accepted  []*End // Recvs that have accepted their messages
-	awaitsGPU bool   // a Recv may be waiting for a flag of a GPU, which does not call wake
+	awaitsGPU bool   // a Recv may need a GPU's flag, and GPUs do not call wake
 	isDone    bool   // nothing is left to deliver, or the group has ended
 	err       error
 }
@@ -80,32 +83,26 @@ func (in *inbox) acceptMessages() deliveryRound {
 	}
 
 	r := deliveryRound{err: in.readHeaders()}
-	remaining := in.recvsWithoutMessage[:0]
-	for _, e := range in.recvsWithoutMessage {
-		isAccepted := false
+	acceptInRound := func(e *End) (isAccepted bool) {
 		if r.err == nil {
 			isAccepted, r.err = in.accept(e)
 		}
 
-		if isAccepted {
+		switch {
+		case isAccepted:
 			r.accepted = append(r.accepted, e)
-			continue
-		}
-
-		if e.announcement != nil {
+		case e.announcement != nil:
 			r.awaitsGPU = true
 		}
 
-		remaining = append(remaining, e)
+		return isAccepted
 	}
-
-	clear(in.recvsWithoutMessage[len(remaining):])
-	in.recvsWithoutMessage = remaining
+	in.recvsWithoutMessage = slices.DeleteFunc(in.recvsWithoutMessage, acceptInRound)
 	if in.anySourceRecvs > 0 && len(in.unassigned) > 0 {
 		r.awaitsGPU = true
 	}
 
-	r.isDone = len(remaining) == 0 && len(r.accepted) == 0
+	r.isDone = len(in.recvsWithoutMessage) == 0 && len(r.accepted) == 0
 	in.isDelivering = !r.isDone
 	return r
 }
@@ -123,7 +120,11 @@ func (in *inbox) hasEnded() bool {
 // must keep waiting.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announcement
-	if a == nil || !e.ownsDescriptor() || !a.ownsFlags() || !in.canClaim(a) {
+	if a == nil || !e.ownsDescriptor() {
+		return false, nil
+	}
+
+	if !a.ownsFlags() || !in.canClaim(a) {
 		return false, nil
 	}
 
@@ -174,10 +175,9 @@ type messageKey struct {
 	number      uint64
 }
 
-// slotKey identifies a slot for messages from a peer (see flags).
 type slotKey struct {
 	source int
-	number uint64
+	slot   uint64 // see header.slot
 }
 
 // announcement is a message that a sender has announced in this rank's mailbox.
@@ -197,10 +197,11 @@ func (a *announcement) ownsFlags() bool {
 
 // isValid reports whether a correct peer could have written the header.
 func (a *announcement) isValid() bool {
+	isInSegment := a.segment > 0 &&
+		a.offset <= a.segmentBytes && a.bytes <= a.segmentBytes-a.offset
 	return a.tag <= driver.MaxTag && a.number > 0 && a.slot < Slots &&
 		a.segment <= math.MaxUint32 && a.segmentBytes <= math.MaxInt64 &&
-		(a.bytes == 0 ||
-			a.segment > 0 && a.offset <= a.segmentBytes && a.bytes <= a.segmentBytes-a.offset)
+		(a.bytes == 0 || isInSegment)
 }
 
 // canClaim reports whether a message has arrived and cannot be overwritten.
@@ -209,8 +210,8 @@ func (in *inbox) canClaim(a *announcement) bool {
 	return atomic.LoadUint32(arrived) == flagSet && !in.canBeOverwritten(a)
 }
 
-// canBeOverwritten reports whether the next launch of the sender's CUDA graph may overwrite the
-// message before it has been copied, which happens only after a failure (see End.release).
+// canBeOverwritten reports whether a failure lets the next launch of the sender's CUDA graph
+// overwrite the message (see End.release).
 func (in *inbox) canBeOverwritten(a *announcement) bool {
 	ring := in.mailbox.headersFrom(a.source)
 	isInGraph := a.inGraph != 0
@@ -226,7 +227,7 @@ func (in *inbox) claimMessage(a *announcement) bool {
 		return false
 	}
 
-	if in.canBeOverwritten(a) { // since canClaim
+	if in.canBeOverwritten(a) { // set since canClaim
 		atomic.StoreUint32(arrived, flagSet)
 		return false
 	}

@@ -10,22 +10,22 @@ import (
 	"symmem/internal/control"
 )
 
-// End is one end of a message: an unfinished Send or Recv of this rank. A Send or Recv in a CUDA
-// graph has an End for each launch, and these Ends share their memory, flags and state. Callers of
-// unexported methods must hold inbox.mu.
+// End is an unfinished Send or Recv of this rank. A Send or Recv in a CUDA graph has an End for
+// each launch, and these Ends share their memory, flags and state. Callers of unexported methods
+// must hold inbox.mu.
 type End struct {
 	messages        *Messages
 	plan            *Plan
 	control.Message               // Number counts the calls with the same operation, peer and tag
-	isCompared      bool          // with the other end
+	isCompared      bool          // the Send is compared with its Recv
 	isCaptured      bool          // the call is in a CUDA graph
-	state           *gpu.Word     // see kernels.Message.State; nil for a Send outside graphs
+	state           *gpu.Word     // a value of kernels.Message.State; nil for a Send outside graphs
 	doneEvent       *stream.Event // recorded after a Send; nil for a Recv
 
 	// Flags of a captured Send, shared with the receiver.
 	arrivedFlag      *uint32 // the receiver can claim the message
 	copiedFlag       *uint32 // the receiver has copied the previous message
-	canOverwriteFlag *uint32 // the receiver must not claim messages of graphs, after a failure
+	canOverwriteFlag *uint32 // a failure has occurred: the receiver must not claim the message
 
 	// State of the wait, guarded by inbox.mu.
 	waitStart      time.Time // when checkWait first saw the stream wait, or zero
@@ -35,14 +35,13 @@ type End struct {
 
 	// State of a Recv, guarded by inbox.mu.
 	descriptor   *kernels.Message // addresses for the GPU, which copies once descriptor.Go is set
-	isAssigned   bool             // source and number are known
+	isAssigned   bool             // source and sentNumber are known
 	source       int              // group rank of the sender
-	number       uint64           // of the message
+	sentNumber   uint64           // see header.number
 	announcement *announcement    // nil until this rank has read the message's header
 }
 
-// notWaiting is the value of End.state before the stream waits.
-const notWaiting = 0
+const notWaiting = 0 // initial value of End.state
 
 func (e *End) isCapturedSend() bool { return e.copiedFlag != nil }
 
@@ -50,13 +49,14 @@ func (e *End) isPreviousHandled() bool {
 	return e.previousLaunch == nil || e.previousLaunch.isHandled
 }
 
+// hasReachedWait reports whether the stream has begun to wait in this launch. It requires a state.
+func (e *End) hasReachedWait() bool {
+	return e.isPreviousHandled() && e.state.Value() == kernels.MessageWaits
+}
+
 // checkWait reports whether the stream waits in this launch, and sets waitStart when it first does.
 func (e *End) checkWait() (isWaiting bool) {
-	if e.isHandled || e.state == nil {
-		return false
-	}
-
-	if !e.isPreviousHandled() || e.state.Value() != kernels.MessageWaits {
+	if e.isHandled || e.state == nil || !e.hasReachedWait() {
 		return false
 	}
 
@@ -69,11 +69,7 @@ func (e *End) checkWait() (isWaiting bool) {
 
 // ownsDescriptor reports whether a Recv's descriptor belongs to this launch, not an earlier one.
 func (e *End) ownsDescriptor() bool {
-	if !e.isCaptured {
-		return true
-	}
-
-	return e.isPreviousHandled() && e.state.Value() == kernels.MessageWaits
+	return !e.isCaptured || e.hasReachedWait()
 }
 
 func (e *End) markHandled() {
@@ -92,9 +88,9 @@ func (e *End) isComplete() bool {
 	}
 
 	state := e.state.Value()
-	// Only the next launch can set MessageWaits after markHandled.
-	isInNextLaunch := e.isCaptured && state == kernels.MessageWaits
-	return state == kernels.MessageDone || isInNextLaunch
+	// After markHandled, only the next launch can set MessageWaits.
+	hasNextLaunchBegun := e.isCaptured && state == kernels.MessageWaits
+	return state == kernels.MessageDone || hasNextLaunchBegun
 }
 
 // refuse ends the wait of a Recv without a copy. It ignores handled Recvs and captured Recvs that
@@ -110,17 +106,16 @@ func (e *End) refuse() {
 	atomic.StoreUint32(&e.descriptor.Go, flagSet)
 }
 
-// release ends the wait of a captured Send after the group has failed. It withdraws the previous
-// message from the receiver, so that the stream can overwrite the message. If the receiver has
-// claimed it, the wait ends after copyTimeout. Call release repeatedly until the stream no longer
-// waits.
+// release ends the wait of a captured Send after the group has failed. The stream then overwrites
+// the previous message, so release withdraws that message. If the receiver has already claimed it,
+// the wait ends after copyTimeout. Call release repeatedly until the stream no longer waits.
 func (e *End) release() {
 	atomic.StoreUint32(e.canOverwriteFlag, flagSet)
 	if e.releaseStart.IsZero() {
 		e.releaseStart = time.Now()
 	}
 
-	copyTimeout := gpu.KernelEndTimeout / 4 // the other work must also end in KernelEndTimeout
+	copyTimeout := gpu.KernelEndTimeout / 4 // leaves time for the work after the wait
 	isWithdrawn := atomic.CompareAndSwapUint32(e.arrivedFlag, flagSet, flagCleared)
 	isLate := time.Since(e.releaseStart) > copyTimeout
 	if isWithdrawn || isLate {

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/control"
 )
 
-// Examine returns an error if a stream waits for a message, or for a receiver to copy the previous
-// message of a captured Send, and the wait can never end.
+// Examine returns an error if a stream waits in a Recv or a captured Send, and the wait can never
+// end.
 func (m *Messages) Examine() error {
 	if !m.Available() {
 		return nil
@@ -29,7 +29,7 @@ func (m *Messages) Examine() error {
 	}
 
 	for _, e := range waiting {
-		if err := m.confirmFault(e); err != nil {
+		if err := m.confirmedFault(e); err != nil {
 			return err
 		}
 	}
@@ -37,7 +37,7 @@ func (m *Messages) Examine() error {
 	return nil
 }
 
-// listWaiting reads the new headers, and then lists the Sends and Recvs in which streams wait.
+// listWaiting reads the new headers, and lists the Recvs and captured Sends in which streams wait.
 func (m *Messages) listWaiting() ([]*End, error) {
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
@@ -59,14 +59,14 @@ func (m *Messages) listWaiting() ([]*End, error) {
 	return waiting, err
 }
 
-// confirmFault returns an error if the wait in e can never end.
-func (m *Messages) confirmFault(e *End) error {
-	err := m.suspectFault(e)
+// confirmedFault returns an error if the wait in e can never end.
+func (m *Messages) confirmedFault(e *End) error {
+	err := m.findFault(e)
 	if err == nil {
 		return nil
 	}
 
-	// The peer may have posted a header during suspectFault, before it failed.
+	// The peer may have posted a header during findFault, and failed afterwards.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if err := m.inbox.readHeaders(); err != nil {
@@ -85,15 +85,15 @@ func (m *Messages) confirmFault(e *End) error {
 	return err
 }
 
-// suspectFault returns an error if the wait in e can never end, or if the message has just been
-// posted. The caller must not hold inbox.mu.
-func (m *Messages) suspectFault(e *End) error {
+// findFault is confirmedFault, but ignores messages that are posted meanwhile. The caller must not
+// hold inbox.mu.
+func (m *Messages) findFault(e *End) error {
 	p := e.plan
 	m.inbox.mu.Lock()
 	lacksMessage := p.Operation == driver.Recv && !mayHaveMessage(m.inbox, e)
 	m.inbox.mu.Unlock()
-	// In a strict group, a Send and its Recv come after equally many collectives. A peer that has
-	// called more collectives can no longer send the message.
+	// In a strict group, a Send and its Recv come after the same number of collectives (e.After). A
+	// peer that has called more can no longer send the message.
 	mustBeSent := m.Config.Strict && lacksMessage
 	if mustBeSent && m.messagePlane.HasCalledMore(p.Root, e.After) {
 		nextCollective := e.After + 1
@@ -114,9 +114,9 @@ func mayHaveMessage(in *inbox, e *End) bool {
 	return e.announcement != nil || in.hasCandidate(e)
 }
 
-// UnmatchedError returns an error that lists the Sends without a Recv and the Recvs without a Send
-// when the group closes. It also closes this rank's mailbox, so that senders list messages that
-// they post later.
+// UnmatchedError is called when the group closes. It returns an error that lists the Sends without
+// a Recv and the Recvs without a Send. It also closes this rank's mailbox, so that senders list
+// their later messages (unreadByPeers).
 func (m *Messages) UnmatchedError() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil
@@ -160,7 +160,7 @@ func (m *Messages) unreadByPeers() (unread []driver.MessageEnds) {
 func awaitedRecvs(in *inbox) []control.AwaitedRecv {
 	var awaited []control.AwaitedRecv
 	for _, e := range in.recvsWithoutMessage {
-		a := control.AwaitedRecv{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
+		a := control.AwaitedRecv{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.sentNumber}
 		if e.isAssigned {
 			a.Source = e.source // actual rank instead of AnySource
 		}

@@ -13,16 +13,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Owner is the communicator that sends the messages.
+// Owner is the communicator of a Group.
 type Owner interface {
 	stream.Group
 	// NoteMessage adds a Send or Recv to the group's history. The caller must hold the stream's lock
 	// and Group.Mu.
 	NoteMessage(s *stream.Stream, call *driver.Call)
 	// FailUnqueued fails the group because err prevented call from being queued, and returns the
-	// group's error.
+	// group's first error.
 	FailUnqueued(call *driver.Call, err error) error
-	// FailAfterPeer fails the group because a peer has failed, and returns the group's error.
+	// FailAfterPeer fails the group because a peer has failed, and returns the group's first error.
 	FailAfterPeer(call *driver.Call) error
 }
 
@@ -33,7 +33,7 @@ type Group struct {
 	Config *driver.GroupConfig
 	Plane  control.Plane       // connects the ranks without NCCL
 	Busy   *stream.BusyStreams // streams on which the group may have unfinished work
-	Check  *atomic.Bool        // whether each Send is compared with its Recv
+	Check  *atomic.Bool        // set if each Send is compared with its Recv
 	Ended  <-chan struct{}     // closed when the group has failed or has been closed
 	// Mu is the owner's lock, held while a message is queued.
 	Mu interface {
@@ -51,7 +51,7 @@ type Device struct {
 	// reads them from host memory.
 	Descriptors      gpu.Pinned[kernels.Message]
 	Copies           gpu.Code     // kernels that copy messages
-	UnfinishedGroups atomic.Int32 // failed or closed groups whose streams still wait
+	UnfinishedGroups atomic.Int32 // number of failed or closed groups whose streams still wait
 
 	mu      ranked.Mutex[deviceMu]
 	closers []func() error // to call when the device closes; guarded by mu
@@ -72,7 +72,7 @@ func (d *Device) TakeClosers() []func() error {
 	return closers
 }
 
-// Plan is a Send to, or a Recv from, the rank Root.
+// Plan is a Send to the rank Root, or a Recv from it.
 type Plan struct {
 	*driver.Call
 	Address uintptr // of the buffer

@@ -101,7 +101,7 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 	}
 
 	if a.inGraph != 0 {
-		key := slotKey{source: a.source, number: a.slot}
+		key := slotKey{source: a.source, slot: a.slot}
 		a.previousInSlot = in.lastInSlot[key]
 		in.lastInSlot[key] = a
 	}
@@ -182,7 +182,7 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 	for _, claim := range slices.Clone(claims) {
 		e := claim.Receive
 		e.source = claim.Source
-		e.number = claim.Number
+		e.sentNumber = claim.Number
 		e.isAssigned = true
 		if e.plan.Root == driver.AnySource {
 			in.anySourceRecvs--
@@ -199,7 +199,7 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 // read.
 func (in *inbox) match(e *End) error {
 	p := e.plan
-	key := messageKey{source: e.source, tag: p.Tag, number: e.number}
+	key := messageKey{source: e.source, tag: p.Tag, number: e.sentNumber}
 	a := in.announcements[key]
 	if a == nil {
 		in.awaitingHeader[key] = e
@@ -209,7 +209,7 @@ func (in *inbox) match(e *End) error {
 	delete(in.announcements, key)
 	sent := control.MessageEnd{Digest: a.digest, After: a.collectivesBefore, Bytes: a.bytes}
 	received := control.MessageEnd{Digest: p.Digest, After: e.After, Bytes: uint64(p.bytes())}
-	err := control.CompareEnds(in.config, sent, received, p.Call, e.source, e.number, e.isCompared)
+	err := control.CompareEnds(in.config, sent, received, p.Call, e.source, e.sentNumber, e.isCompared)
 	if err == nil {
 		e.announcement = a
 	}

@@ -16,10 +16,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// mailbox is host memory in which other ranks announce messages to its owner. For example, rank 0
-// sends a message in slot 5 to rank 1. Rank 0 posts a header, and its GPU sets arrived[5] when the
-// data is ready. Rank 1 claims the message by clearing arrived[5], copies the data, and sets
-// copied[5]. Rank 0 can then reuse the slot.
+// mailbox is host memory in which other ranks announce messages to the rank that owns the mailbox.
+// For example, rank 0 sends a message in slot 5 to rank 1. Rank 0 posts a header, and its GPU sets
+// arrived[5] when the data is ready. Rank 1 claims the message by clearing arrived[5], copies the
+// data, and sets copied[5]. Rank 0 can then reuse the slot.
 //
 // A mailbox consists of a wakeup, then flags for each sender, then a headerRing for each sender.
 // Each part begins at a page boundary.
@@ -44,7 +44,7 @@ const (
 
 // wakeup lets senders wake the owner of a mailbox.
 type wakeup struct {
-	wakeCount    uint32 // calls of wake; a sleep of the owner ends when the count changes
+	wakeCount    uint32 // calls of wake; a change ends the owner's sleep
 	sleeperCount int32  // sleeping goroutines of the owner
 	closed       uint32 // set once the owner no longer reads headers
 	_            [pageBytes - 3*uint32Bytes]byte
@@ -52,7 +52,7 @@ type wakeup struct {
 
 // flags holds two flags for each slot. Each array fills one page.
 type flags struct {
-	arrived [Slots]uint32 // set from the arrival of the data until the receiver claims the message
+	arrived [Slots]uint32 // set when the data has arrived, cleared when the receiver claims it
 	copied  [Slots]uint32 // set after the receiver's copy, cleared before the next message
 }
 
@@ -71,7 +71,7 @@ type headerRing struct {
 // header describes a message, whose data is in a segment (an allocation on the sender's GPU).
 type header struct {
 	tag               uint64
-	number            uint64 // among the sender's messages to this rank with this tag, from 1
+	number            uint64 // counts the sender's messages to this rank with this tag, from 1
 	bytes             uint64
 	digest            uint64 // hash of the sender's call; must match the receiver's
 	collectivesBefore uint64 // collectives that the sender called before this message
@@ -235,8 +235,8 @@ func (m *mailbox) deviceAddress(flag *uint32) uintptr {
 }
 
 // close unmaps the mailbox. No unfinished work may use it. If CUDA cannot unregister the flags, for
-// example during a capture by another library, the mailbox stays mapped, because CUDA would refuse
-// to register new memory at the same addresses.
+// example during a capture by another library, the mailbox stays mapped. Otherwise, CUDA would
+// refuse to register new memory at the same addresses.
 func (m *mailbox) close(d *Device) error {
 	if m.pinnedHost != 0 {
 		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinnedHost) })

@@ -10,20 +10,19 @@ import (
 	"symmem/internal/control"
 )
 
-// segmentKey identifies a segment of a peer's staging memory.
 type segmentKey struct {
 	source int
 	number uint64
 }
 
-// peerSegment is a segment of a peer's staging memory.
+// peerSegment is an allocation from which a peer's messages are copied.
 type peerSegment struct {
-	address uintptr // 0 until mapped
+	address uintptr // 0 until mapped; reserved while the group is suspended
 	bytes   int64
-	err     error // from the attempt to map the segment
+	err     error // set if mapping has failed
 }
 
-// segmentOf returns the segment that holds a message. A goroutine maps new segments.
+// segmentOf returns the segment that holds a message, and starts to map a new segment.
 func (in *inbox) segmentOf(a *announcement) *peerSegment {
 	key := segmentKey{a.source, a.segment}
 	segment := in.peerSegments[key]
@@ -37,7 +36,8 @@ func (in *inbox) segmentOf(a *announcement) *peerSegment {
 }
 
 func (in *inbox) mapSegment(key segmentKey, segment *peerSegment) {
-	d, rank := in.device, in.config.Ranks[key.source]
+	d := in.device
+	worldRank := in.config.Ranks[key.source]
 	ctx, cancel := context.WithTimeout(context.Background(), d.GPU.Timeout)
 	defer cancel()
 	go func() {
@@ -47,17 +47,18 @@ func (in *inbox) mapSegment(key segmentKey, segment *peerSegment) {
 		case <-ctx.Done():
 		}
 	}()
-	address, err := d.Exporter.Fetch(ctx, rank, stagingKey(in.config.ID, int(key.number)),
-		segment.bytes, 0)
+	const anyAddress = 0
+	address, err := d.Exporter.Fetch(ctx, worldRank, stagingKey(in.config.ID, int(key.number)),
+		segment.bytes, anyAddress)
 	if err != nil && in.messagePlane.IsLost(key.source) {
 		err = &driver.RankLostError{
-			Ranks: []int{rank}, InCall: "mapping memory for messages in group " + in.config.Name(),
+			Ranks: []int{worldRank}, InCall: "mapping memory for messages in group " + in.config.Name(),
 			Members: in.config.Ranks,
 		}
 	}
 
 	if err != nil {
-		err = fmt.Errorf("mapping memory of rank %d of the world for messages: %w", rank, err)
+		err = fmt.Errorf("mapping memory of rank %d of the world for messages: %w", worldRank, err)
 	}
 
 	in.mu.Lock()
@@ -66,8 +67,7 @@ func (in *inbox) mapSegment(key segmentKey, segment *peerSegment) {
 	in.mailbox.wakeup().wake()
 }
 
-// mappedSegments returns the segments with an address in this process, which they keep while the
-// group is suspended. It locks mu.
+// mappedSegments returns the segments that have an address. It locks mu.
 func (in *inbox) mappedSegments() map[segmentKey]*peerSegment {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -92,13 +92,14 @@ func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	})
 }
 
-func mapSegmentAgain(
-	ctx context.Context, m *Messages, key segmentKey, segment *peerSegment,
+// mapSegmentAgain must be called without mu.
+func (in *inbox) mapSegmentAgain(
+	ctx context.Context, key segmentKey, segment *peerSegment,
 ) error {
-	purpose := "resuming group " + m.Config.Name()
-	return control.Fetch(ctx, m.Plane, m.Config, key.source, purpose, func() error {
-		_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
-			stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
+	purpose := "resuming group " + in.config.Name()
+	return control.Fetch(ctx, in.plane, in.config, key.source, purpose, func() error {
+		_, err := in.device.Exporter.Fetch(ctx, in.config.Ranks[key.source],
+			stagingKey(in.config.ID, int(key.number)), segment.bytes, segment.address)
 		return err
 	})
 }

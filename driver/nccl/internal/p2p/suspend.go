@@ -10,12 +10,12 @@ import (
 	"symmem/driver"
 )
 
-// Suspender temporarily frees the memory through which a group sends messages, but keeps its
-// addresses. The steps are PrepareSuspend, Suspend, Allocate and MapAgain. Each step begins after
-// the previous one has succeeded on all ranks. Without messages (Available), methods do nothing.
+// Suspender temporarily frees the memory of a group's messages, and keeps the addresses of the
+// memory. The steps are PrepareSuspend, Suspend, Allocate and MapAgain. Each step begins after the
+// previous one has succeeded on all ranks. Methods do nothing unless messages are Available.
 type Suspender struct{ Messages *Messages }
 
-// PrepareSuspend returns ErrBusy if a message from or to this rank has not been delivered.
+// PrepareSuspend returns ErrBusy unless all messages from and to this rank have been received.
 func (s *Suspender) PrepareSuspend() error {
 	m := s.Messages
 	if !m.Available() {
@@ -44,8 +44,8 @@ func (s *Suspender) PrepareSuspend() error {
 	return nil
 }
 
-// hasUndelivered reports whether a message or a Recv is waiting for its counterpart. The caller
-// must hold in.mu.
+// hasUndelivered reports whether a Recv lacks its message, or a message its Recv. The caller must
+// hold in.mu.
 func hasUndelivered(in *inbox) bool {
 	if len(in.recvsWithoutMessage) > 0 {
 		return true
@@ -55,8 +55,8 @@ func hasUndelivered(in *inbox) bool {
 		return true
 	}
 
-	hasNoRecv := func(a *announcement) bool { return in.announcements[a.key()] == a }
-	return slices.ContainsFunc(in.unassigned, hasNoRecv)
+	lacksRecv := func(a *announcement) bool { return in.announcements[a.key()] == a }
+	return slices.ContainsFunc(in.unassigned, lacksRecv)
 }
 
 // Suspend frees this rank's staging memory and unmaps the segments of other ranks. It returns the
@@ -134,7 +134,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 
 	var mapped []*peerSegment
 	for key, segment := range m.inbox.mappedSegments() {
-		if err := mapSegmentAgain(ctx, m, key, segment); err != nil {
+		if err := m.inbox.mapSegmentAgain(ctx, key, segment); err != nil {
 			unmapErr := unmapSegments(m.Device.GPU, mapped)
 			return errors.Join(err, unmapErr)
 		}

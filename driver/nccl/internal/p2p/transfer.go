@@ -26,8 +26,7 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	m.Owner.NoteMessage(s, p.Call)
 	err = m.Device.GPU.Do(func() error {
-		sendErr := m.outbox.queueSend(p, staged, s.CUDA)
-		// After an error, part of the Send may be queued.
+		sendErr := m.outbox.queueSend(p, staged, s.CUDA) // may queue a part before it fails
 		addErr := m.addSend(s, e)
 		recordErr := s.RecordQueued()
 		return errors.Join(sendErr, addErr, recordErr)
@@ -110,8 +109,8 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 	return nil
 }
 
-// Record adds a Send or a Recv to a stream's capture of a CUDA graph. Its function argument must
-// store the CapturedMessage until the graph is closed. The caller must hold s.Mu and m.Mu.
+// Record adds a Send or a Recv to a stream's capture of a CUDA graph. keep must store the
+// CapturedMessage until the graph is closed. The caller must hold s.Mu and m.Mu.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
 	c := &CapturedMessage{messages: m, plan: p}
 	if p.Operation == driver.Send {
@@ -130,7 +129,7 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 	}
 
 	keep(c)
-	if err := m.Device.GPU.Do(func() error { return c.record(s) }); err != nil {
+	if err := m.Device.GPU.Do(func() error { return c.capture(s) }); err != nil {
 		return m.Owner.FailUnqueued(p.Call, err) // part of the message may be captured
 	}
 
