@@ -12,20 +12,19 @@ import (
 )
 
 // Arena reserves two address ranges of the same size. Each segment is mapped in both, at the same
-// offset. Only the first range is registered with NCCL. Calls that are faster with NCCL's kernels
-// for unregistered memory pass addresses in the second range.
+// offset. Only the first range is registered with NCCL. Some calls are faster with NCCL's kernels
+// for unregistered memory. They pass addresses in the second range.
 type Arena struct {
 	memory       *Memory
 	bytes        int64   // size of each range
 	base         uintptr // start of the first range
 	secondBase   uintptr // start of the second range
 	isClosed     bool    // guarded by Memory.mu
-	keepsContext bool    // the CUDA context stays until free has run; guarded by Memory.mu
+	keepsContext bool    // holds the CUDA context until free has run; guarded by Memory.mu
 	useCount     UseCount
 }
 
-// maxBytesIfStuck limits an arena while a kernel is stuck, because addresses then stay reserved
-// forever.
+// maxBytesIfStuck limits an arena while a kernel is stuck, because addresses are then never freed.
 const maxBytesIfStuck = 64 << 30
 
 // NewArena reserves the addresses of an arena. The error wraps syscall.ENOMEM if a smaller arena
@@ -103,7 +102,8 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return s, nil
 }
 
-// Keep lets the whole arena outlive its device, because CUDA cannot free part of a reservation.
+// Keep lets the arena outlive its device. It ignores the size to keep, because CUDA cannot free
+// part of a reservation.
 func (a *Arena) Keep(_ int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()

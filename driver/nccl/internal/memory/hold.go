@@ -9,8 +9,8 @@ import (
 )
 
 // Hold keeps objects from being freed while a CUDA graph of another library, such as PyTorch, uses
-// them. A Hold is active until its graph is destroyed or, if the CUDA driver is too old to report
-// this, until the device is closed.
+// them. A Hold is active until its graph is destroyed, or until the device is closed if the CUDA
+// driver is too old to report the destruction.
 type Hold struct {
 	holds     *Holds
 	captureID uint64      // assigned by CUDA
@@ -51,7 +51,7 @@ func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	return h, nil
 }
 
-// begin makes CUDA call h.end when the graph is destroyed. After an error, h has ended.
+// begin makes CUDA call h.end when the graph is destroyed. After an error, begin ends h.
 func (h *Hold) begin(graph cuda.Graph) error {
 	h.add()
 	uc := h.holds.UseCounts
@@ -97,7 +97,7 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 	}
 }
 
-// AddPlainUses adds a plain call as a user for each entry, including repeated ones.
+// AddPlainUses adds a plain call to each object, once for each entry.
 func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 	h.plainUses = append(h.plainUses, useCounts...)
 	h.holds.UseCounts.AddPlainCalls(useCounts)
@@ -127,7 +127,7 @@ func (h *Hold) removeUses() (unused []*UseCount) {
 	defer uc.mu.Unlock()
 	delete(hs.active, h.captureID)
 	unused = removeUsers(h.useCounts)
-	unusedPlain := uc.removePlainCalls(h.plainUses)
+	unusedPlain := removePlainCalls(h.plainUses)
 	return append(unused, unusedPlain...)
 }
 

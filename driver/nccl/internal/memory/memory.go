@@ -11,10 +11,11 @@ type Memory struct {
 	gpu       *gpu.GPU
 	scatter   *scatter.Scatter
 	UseCounts UseCounts
-	// NCCLMapsCaptured is set if NCCL may map the memory of captured calls on other ranks.
+	// NCCLMapsCaptured is set if NCCL on other ranks may map memory that captured calls use.
 	NCCLMapsCaptured bool
-	// ReleaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks. isUnmapping is
-	// set if this rank then unmaps the memory even after an error, so that no later graph may use it.
+	// ReleaseCaptured makes NCCL on other ranks unmap memory that destroyed graphs have used.
+	// isUnmapping is set if this rank will also unmap the memory, even after an error. No later graph
+	// may use the memory then.
 	ReleaseCaptured func(isUnmapping bool) error
 
 	mu       ranked.Mutex[memoryMu] // guards the following fields
@@ -35,12 +36,16 @@ func (m *Memory) SecondAddress(address uintptr) uintptr {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, a := range m.arenas {
-		if offset := address - a.base; address >= a.base && offset < uintptr(a.bytes) {
-			return a.secondBase + offset
+		if contains(a.base, a.bytes, address) {
+			return a.secondBase + (address - a.base)
 		}
 	}
 
 	return address
+}
+
+func contains(base uintptr, bytes int64, address uintptr) bool {
+	return address >= base && address-base < uintptr(bytes)
 }
 
 // Owns reports whether a segment belongs to m.
@@ -63,7 +68,7 @@ func (m *Memory) SegmentAt(address uintptr) *Segment {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for s := range m.segments {
-		if address-s.Address() < uintptr(s.bytes) {
+		if contains(s.Address(), s.bytes, address) {
 			return s
 		}
 	}
@@ -71,8 +76,8 @@ func (m *Memory) SegmentAt(address uintptr) *Segment {
 	return nil
 }
 
-// releaseOnPeers makes NCCL unmap an object without plain calls on other ranks. See ReleaseCaptured
-// for isUnmapping.
+// releaseOnPeers makes NCCL on other ranks unmap an object, unless the object has plain calls. See
+// ReleaseCaptured for isUnmapping.
 func (m *Memory) releaseOnPeers(u *UseCount, isUnmapping bool) error {
 	if !m.NCCLMapsCaptured {
 		return nil

@@ -138,7 +138,7 @@ func (s *Segment) freeWhenIdle() error {
 	return g.FreeWhenIdle(func() error { return g.Do(s.removeMappings) })
 }
 
-// removeMappings requires that the CUDA context is current.
+// removeMappings unmaps both addresses. The CUDA context must be current.
 func (s *Segment) removeMappings() error {
 	g := s.arena.memory.gpu
 	firstErr := g.CUDA.Unmap(s.Address(), s.bytes)

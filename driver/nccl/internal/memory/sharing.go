@@ -38,8 +38,8 @@ func (e *Exporter) Withdraw(key handoff.Key, file *os.File) error {
 	return file.Close()
 }
 
-// Fetch maps an allocation that a rank of this machine has exported under key. If reservedAddress
-// is 0, Fetch reserves a new address.
+// Fetch maps an allocation that a rank of this machine has exported under key. It maps at
+// reservedAddress, or at a new address if that is 0.
 func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reservedAddress uintptr,
 ) (address uintptr, err error) {
@@ -61,7 +61,7 @@ func (e *Exporter) Fetch(
 // Sharing passes GPU memory between the ranks of one group.
 type Sharing struct {
 	*Exporter
-	UseFabric bool // pass fabric handles instead of files, to machines with the same NVLink fabric
+	UseFabric bool // pass NVLink fabric handles instead of files, also to other machines
 }
 
 // Shared is an allocation that other ranks can map, by either a file or a fabric handle. The zero
@@ -92,8 +92,8 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns a message for the other ranks: nothing for the zero Shared, otherwise a marker and
-// the fabric handle, if any.
+// Encode returns a message for the other ranks: a marker, followed by the fabric handle, if any.
+// The message of the zero Shared is empty.
 func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
@@ -110,8 +110,8 @@ func (s *Shared) Withdraw() {
 	}
 }
 
-// MapShared maps an allocation that a rank of the group has passed to Share, like Fetch. If
-// UseFabric is set, it imports fabricHandle and ignores key.
+// MapShared is Fetch for an allocation that a rank of the group has passed to Share. If UseFabric
+// is set, it imports fabricHandle and ignores key.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabricHandle []byte, bytes int64,
 	reservedAddress uintptr,

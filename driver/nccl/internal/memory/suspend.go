@@ -15,7 +15,7 @@ var _ driver.SuspendableSegment = (*Segment)(nil)
 
 // PrepareSuspend checks that the memory can be freed, and copies the contents to host memory if
 // save is set. It returns ErrBusy while a kernel of a closed stream or group is running, or while
-// NCCL may have mapped the memory on other ranks for a graph.
+// a graph may need mappings of the memory on other ranks.
 func (s *Segment) PrepareSuspend(save bool) error {
 	m := s.arena.memory
 	g := m.gpu
@@ -133,7 +133,7 @@ func (s *Segment) restoreContents() error {
 	return s.copyContents(s.savedContents, s.Address(), savedAddress)
 }
 
-// copyContents copies the segment to hostMemory or back, from address src to address dst.
+// copyContents copies from address src to address dst: one is the segment, the other hostMemory.
 func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {

@@ -5,18 +5,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount counts the users of an object: a window (memory registered with NCCL), a segment, or an
-// arena. The object is not freed while it has users. Plain calls are calls in graphs on memory
-// outside windows, which NCCL may map on other ranks. UseCounts.mu guards the fields.
+// UseCount counts the users of an object. The object is a window (memory registered with NCCL), a
+// segment, or an arena. It is not freed while it has users. A plain call is a captured call whose
+// memory is not in windows. UseCounts.mu guards the fields.
 type UseCount struct {
-	userCount      int          // graphs, plain calls, and contained objects to free
+	userCount      int          // graphs, plain calls, and objects whose container this is
 	plainCallCount int          // users that are plain calls
 	mayBeOnPeers   bool         // NCCL may have mapped the object on other ranks for a plain call
 	deferredFree   func() error // called once userCount is 0; nil if no free is pending
-	container      *UseCount    // freed after this object: a window's segment, a segment's arena
+	container      *UseCount    // a window's segment or a segment's arena; freed after this object
 }
 
-// UseCounts holds the lock for the use counts of a device.
+// UseCounts guards the use counts of a device.
 type UseCounts struct {
 	gpu *gpu.GPU
 
@@ -24,7 +24,7 @@ type UseCounts struct {
 	holdsUntilClose []*Hold // for graphs whose destruction CUDA does not report
 }
 
-// AddPlainCalls adds a plain call as a user for each entry, including repeated ones.
+// AddPlainCalls adds a plain call to each object, once for each entry.
 func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -39,14 +39,14 @@ func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount) {
 // wait for other ranks.
 func (uc *UseCounts) EndPlainCalls(useCounts []*UseCount) {
 	uc.mu.Lock()
-	unused := uc.removePlainCalls(useCounts)
+	unused := removePlainCalls(useCounts)
 	uc.mu.Unlock()
 	uc.freeAllUnused(unused)
 }
 
 // DeferUntilUnused defers free until u has no users. If u has none, it returns false, and the
-// caller must call free. Only the first free of u is deferred. GPU.Reclaim returns its error. Until
-// it has run, u is a user of container, if not nil.
+// caller must call free. It ignores later calls for u. GPU.Reclaim returns the error of free. Until
+// free has run, u is a user of container, unless container is nil.
 func (uc *UseCounts) DeferUntilUnused(
 	u, container *UseCount, free func() error,
 ) (isDeferred bool) {
@@ -74,7 +74,7 @@ func (uc *UseCounts) hasUsers(u *UseCount) bool {
 }
 
 // removePlainCalls is removeUsers for plain calls.
-func (uc *UseCounts) removePlainCalls(useCounts []*UseCount) (unused []*UseCount) {
+func removePlainCalls(useCounts []*UseCount) (unused []*UseCount) {
 	for _, u := range useCounts {
 		u.plainCallCount--
 	}
@@ -82,8 +82,8 @@ func (uc *UseCounts) removePlainCalls(useCounts []*UseCount) (unused []*UseCount
 	return removeUsers(useCounts)
 }
 
-// removeUsers removes a user for each entry. The caller must hold UseCounts.mu, unlock it, and pass
-// the unused objects to freeAllUnused.
+// removeUsers removes a user for each entry. The caller must hold UseCounts.mu, and pass the unused
+// objects to freeAllUnused after unlocking.
 func removeUsers(useCounts []*UseCount) (unused []*UseCount) {
 	for _, u := range useCounts {
 		u.userCount--
@@ -145,8 +145,8 @@ func (uc *UseCounts) hasPlainCalls(u *UseCount) bool {
 	return u.plainCallCount > 0
 }
 
-// beginRelease clears mayBeOnPeers. It returns false if no release is necessary, or if plain calls
-// prevent it.
+// beginRelease reports whether u may be on peers and has no plain calls. If so, it clears
+// mayBeOnPeers.
 func (uc *UseCounts) beginRelease(u *UseCount) (mustRelease bool) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
