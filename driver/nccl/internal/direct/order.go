@@ -12,8 +12,8 @@ import (
 // Otherwise, kernels of NCCL and of symmem could deadlock, because they wait for other ranks. If
 // the latest launch is on another stream, the next one waits for an event after it.
 //
-// symmem does not notice replays of graphs of other libraries. After such a library has captured a
-// call, every launch and every replay waits for replayEvent and records it again.
+// symmem does not notice when another library replays its graph. After another library has captured
+// a call, every launch and every replay waits for replayEvent and records it again.
 //
 // Callers of Begin, End, RecordLatest and ForgetLatest must hold the stream's lock. Begin and End
 // also require the communicator's mu and a current CUDA context.
@@ -89,7 +89,7 @@ func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 }
 
 // RecordLatest records an event after the latest launch if that launch is on stream s. Call it
-// before s is closed, starts a capture or waits for something else.
+// before s is closed, starts a capture or waits for other work.
 func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -105,8 +105,8 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return nil
 }
 
-// ForgetLatest lets the next launch start without waiting for the latest one, if that is on the
-// abandoned stream s.
+// ForgetLatest lets the next launch start without waiting for the latest launch, if the latest
+// launch is on s. Call it after s has been abandoned.
 func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -10,13 +10,13 @@ import (
 
 // Recording is a capture of a group's calls in a CUDA graph.
 //
-// Another library can replay its graph without notice, so the graph itself must keep the order of
-// the calls, which must be the same on all ranks. The first call in the graph waits for
+// Calls must run in the same order on all ranks. Another library can replay its graph without
+// notice, so the graph itself must keep the order. The first call in the graph waits for
 // LaunchOrder.replayEvent, and each later call waits for the previous one. eventRecordNode records
-// replayEvent after the last call so far.
+// replayEvent after the last call.
 type Recording struct {
 	captureID    uint64          // CUDA's ID, or 0 for a capture of symmem
-	lastPosition driver.Recorded // of the last call so far
+	lastPosition driver.Recorded // position of the last call
 
 	// These fields are used only in captures of other libraries.
 	lastStream      cuda.Stream // stream of the last call
@@ -37,8 +37,8 @@ type Recordings struct {
 	foreignRecordings []*Recording // captures of other libraries, ordered by their latest use
 }
 
-// MaxOpenRecordings limits foreignRecordings, because symmem does not notice when another library
-// ends a capture.
+// MaxOpenRecordings is the maximum length of foreignRecordings. symmem does not notice when another
+// library ends a capture.
 const MaxOpenRecordings = 16
 
 // NewRecording returns the recording of a new capture. captureID is 0 for a capture of symmem.
@@ -47,7 +47,7 @@ func (r *Recordings) NewRecording(captureID uint64) *Recording {
 	return &Recording{captureID: captureID, lastPosition: driver.Recorded{Capture: r.captureCount}}
 }
 
-// IsKnown reports whether there is a recording of another library's capture.
+// IsKnown reports whether another library's capture has a recording.
 func (r *Recordings) IsKnown(captureID uint64) bool { return r.indexOf(captureID) >= 0 }
 
 func (r *Recordings) indexOf(captureID uint64) int {
@@ -129,8 +129,8 @@ func (r *Recording) waitForPrevious(
 }
 
 // recordAfterCall makes eventRecordNode follow the call that has just been added on stream s,
-// instead of the previous call. If CUDA rejects this, recordAfterCall adds another node after the
-// call and the old node, which CUDA cannot remove during a capture.
+// instead of the previous call. If CUDA rejects this, recordAfterCall adds a second node, which
+// follows both the call and the first node.
 func (r *Recording) recordAfterCall(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -160,7 +160,7 @@ func (r *Recording) recordAfterCall(
 	return err
 }
 
-// repeatEventRecord returns eventRecordNode as the dependent of each of a number of nodes.
+// repeatEventRecord returns a list that contains eventRecordNode nodeCount times.
 func (r *Recording) repeatEventRecord(nodeCount int) []cuda.Node {
 	return slices.Repeat([]cuda.Node{r.eventRecordNode}, nodeCount)
 }
