@@ -7,12 +7,12 @@ import (
 )
 
 // A specialized kernel is compiled for one type of elements, and combines the elements of the ranks
-// sequentially: ((a0+a1)+a2)+a3. A generic kernel supports all types, more operations, and trees:
-// (a0+a1)+(a2+a3).
+// sequentially: ((a0+a1)+a2)+a3. A generic kernel also supports other types and operations, and
+// trees: (a0+a1)+(a2+a3).
 
 // elementType describes a type that kernels can reduce.
 type elementType struct {
-	number            uint32 // in Launch.reduction of generic kernels
+	number            uint32 // for Launch.reduction
 	name              string // in names of specialized kernels, or "" if there are none
 	isTreatedAsSigned bool   // an unsigned type that uses the kernels of the signed type
 }
@@ -30,13 +30,13 @@ var types = map[driver.DataType]elementType{
 	driver.Uint64:   {number: 7, isTreatedAsSigned: true},
 }
 
-// Launch.reduction is the number of an operation. For generic kernels, an order and a type number
-// times typeUnit are added. src/call.h has the same numbers.
+// Launch.reduction consists of the number of an operation (bits 0 to 2), and for generic kernels,
+// an order and the number of a type. src/call.h has the same layout.
 const (
 	orderSequential = 0
 	orderTree       = 1 << 3
-	orderRounded    = 1 << 4 // with orderTree: rounds intermediate results to the elements' type
-	typeUnit        = 1 << 5
+	orderRounded    = 1 << 4 // used with orderTree; rounds intermediate results to the elements' type
+	typeUnit        = 1 << 5 // factor of the type's number
 
 	lastSpecializedOp = 2 // number of Max, the last operation of specialized kernels
 )
@@ -45,8 +45,8 @@ const (
 func CanReduce(t driver.DataType, op driver.ReduceOp) bool {
 	element, supportsType := types[t]
 	supportsOp := op.Kernel() != 0
-	comparesWrongly := element.isTreatedAsSigned && op.NeedsUnsigned(t)
-	return supportsType && supportsOp && !comparesWrongly
+	lacksUnsigned := element.isTreatedAsSigned && op.NeedsUnsigned(t)
+	return supportsType && supportsOp && !lacksUnsigned
 }
 
 // setReduction sets reduction, divisor and isGeneric. It returns an error if no kernel supports the
@@ -56,7 +56,7 @@ func (l *Launch) setReduction() error {
 		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)
 	}
 
-	order, err := l.order()
+	order, err := l.chooseOrder()
 	if err != nil {
 		return err
 	}
@@ -77,9 +77,9 @@ func (l *Launch) setReduction() error {
 	return nil
 }
 
-// order returns the order in which elements are combined. If a tree gives the same result as
-// orderSequential, order prefers the latter, for specialized kernels.
-func (l *Launch) order() (uint32, error) {
+// chooseOrder returns the order in which elements are combined. It returns orderSequential, which
+// specialized kernels support, if a tree gives the same result.
+func (l *Launch) chooseOrder() (uint32, error) {
 	isTree := l.Formula == driver.Tree || l.Formula == driver.RoundedTree
 	if !isTree {
 		return orderSequential, nil
@@ -110,8 +110,8 @@ func (l *Launch) order() (uint32, error) {
 	}
 }
 
-// kernelName returns the name of a family's specialized kernel for l. For 4 ranks, this is for
-// example line_sum_f32_4, or line_copy_4 if the operation does not reduce.
+// kernelName returns the name of a family's specialized kernel for l. In the family line_sum, this
+// is for example line_sum_f32_4 for 4 ranks. Names of kernels that do not reduce have no type.
 func (l *Launch) kernelName(family string) string {
 	rankCount := 8 // the kernel for 8 ranks also supports fewer
 	if l.Ranks == 2 || l.Ranks == 4 {

@@ -10,7 +10,7 @@ import (
 )
 
 // In a mixture of experts, a few of many experts process each token. Dispatch copies a token's row
-// into tables on the ranks that own these experts. Combine adds up the rows computed there.
+// into tables on the ranks that own these experts. Combine adds up each token's rows from there.
 //
 // Line kernels, for small calls, pass rows through exchange memory. A line holds 120 bytes of data
 // and an arrival flag. Bulk kernels access the tables of other ranks, and the tables must be in
@@ -22,7 +22,7 @@ type route struct{ launch Launch }
 const (
 	routeThreads    = 512     // maximum number of threads in a block
 	maxLineTokens   = 512     // maximum Route.MaxTokens for line kernels
-	largeRouteBytes = 8 << 20 // bulk kernels use more blocks if all rows have this size
+	largeRouteBytes = 8 << 20 // minimum size of all rows for the maximum number of bulk blocks
 )
 
 // chooseRoute chooses the kernel of a Dispatch or Combine, the same on all ranks.
@@ -34,12 +34,10 @@ func chooseRoute(l Launch) (Work, error) {
 	r := &route{launch: l}
 	canUseBulk := l.Symmetric // the tables are in windows
 	switch {
-	case r.canUseLines() && r.areLinesFaster():
+	case r.canUseLines() && (r.areLinesFaster() || !canUseBulk):
 		r.useLines()
 	case canUseBulk:
 		r.useBulk()
-	case r.canUseLines():
-		r.useLines()
 	default:
 		return nil, r.outsideWindowsError()
 	}
@@ -51,7 +49,7 @@ func chooseRoute(l Launch) (Work, error) {
 // uses the other half.
 func (r *route) canUseLines() bool {
 	lines := int64(r.launch.Ranks) * r.maxChunksToPeer() * wideLines
-	const headerLines = MaxRanks // each lists the tokens that a rank sends
+	const headerLines = MaxRanks // for lists of the tokens that each rank sends
 	bytes := (headerLines + lines) * lineBytes
 	return r.launch.Route.MaxTokens <= maxLineTokens && bytes <= halfBytes
 }
@@ -177,15 +175,15 @@ type routeArguments struct {
 func (r *route) params(t *Transport) cuda.Params {
 	l := &r.launch
 	call := l.Route
-	output := call.Layout(l.Ranks, r.rowBytes()) // of a Dispatch
+	dispatched := call.Layout(l.Ranks, r.rowBytes())
 	args := routeArguments{
 		rank: uint32(l.Rank), ranks: uint32(l.Ranks), tokens: uint32(call.Tokens),
 		topK: uint32(call.TopK), digest: l.Digest, timeout: t.Timeout, report: t.Report,
 		experts: uint32(call.Experts), maxTokens: uint32(call.MaxTokens),
 		rowBytes: uint32(r.rowBytes()), scales: uint32(call.Scales),
 		ids: call.IDs, weights: call.Weights, rowScales: call.RowScales,
-		scalesAt: output.Scales, weightsAt: output.Weights, idsAt: output.IDs,
-		countsAt: output.Counts,
+		scalesAt: dispatched.Scales, weightsAt: dispatched.Weights, idsAt: dispatched.IDs,
+		countsAt: dispatched.Counts,
 	}
 	copy(args.exchange[:], t.Exchange)
 	args.setOwners(call, l)
@@ -220,9 +218,9 @@ func (a *routeArguments) setChunks(chunks int64) {
 }
 
 // setOwners sets the arguments from which kernels compute the owner of an expert. If the experts do
-// not divide evenly, each of the first ranksWithMore ranks owns one expert more than the others,
-// whose experts begin at splitExpert. Instead of dividing by the experts of a rank, kernels
-// multiply by inverseIfMore or inverseOthers.
+// not divide evenly, each of the first ranksWithMore ranks owns one expert more than the others.
+// splitExpert is the first expert of the other ranks. Instead of dividing by the number of a rank's
+// experts, kernels multiply by inverseIfMore or inverseOthers.
 func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
 	expertsPerRank := call.Experts / l.Ranks // on the other ranks
 	ranksWithMore := call.Experts % l.Ranks
@@ -236,7 +234,7 @@ func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
 	a.ownExperts = uint32(end - firstExpert)
 }
 
-// scaledInverse returns 2^20 / divisor, rounded up, or an unused value if the divisor is 0.
+// scaledInverse returns 2^20 / divisor, rounded up. If the divisor is 0, the result is unused.
 func scaledInverse(divisor int) uint32 {
 	const scale = 1 << 20
 	return uint32((scale + divisor - 1) / max(divisor, 1))
