@@ -22,7 +22,7 @@ type communicator struct {
 	plane             control.Plane // connects the ranks outside NCCL
 	comparisonEnabled atomic.Bool   // set by SetCheck
 	isClosing         atomic.Bool   // set by Close
-	isLevel           bool          // belongs to a two-level group
+	isLevel           bool          // this is a level of a two-level group
 	mu                groupLock
 	busy              stream.BusyStreams // streams with unfinished work of the group
 	history           history
@@ -31,7 +31,7 @@ type communicator struct {
 	suspender
 
 	cfg          driver.GroupConfig
-	lockPosition uint64    // order in which a goroutine locks several communicators
+	lockPosition uint64    // a goroutine locks communicators in order of this value
 	members      []*member // by group rank
 	comm         *ncclComm
 	group        stream.Group // the address of owner

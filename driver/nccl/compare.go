@@ -30,7 +30,7 @@ func (c *comparer) announce(call *driver.Call, ticket uint64) {
 }
 
 // compare compares a call on the hosts, unless its kernels compare it. In both cases, it returns an
-// error after a failure.
+// error if the group or a peer has failed.
 func (c *comparer) compare(call *driver.Call, ticket uint64, isDirect bool) error {
 	if c.kernelsCompare(isDirect) {
 		return c.checkFailure(call, ticket)
@@ -54,8 +54,8 @@ func (c *comparer) kernelsCompare(isDirect bool) bool {
 	return isDirect && c.direct.announcements != nil
 }
 
-// checkFailure returns an error if the group or a peer has failed: the mismatch if there is one,
-// since a mismatch makes peers fail.
+// checkFailure returns an error if the group or a peer has failed. A mismatch makes peers fail, so
+// checkFailure prefers to return the mismatch.
 func (c *comparer) checkFailure(call *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil {
 		return err

@@ -1,5 +1,9 @@
 package nccl
 
+// Window kernels are NCCL kernels that access windows (memory registered with NCCL). Plain kernels
+// are the other NCCL kernels. Foreign graphs are CUDA graphs captured by other libraries, which can
+// replay them at any time.
+//
 // A teardown frees a communicator in steps. After all work has ended, the steps are:
 //
 //	deregister, await own graphs, abort, finish
@@ -8,13 +12,11 @@ package nccl
 //
 //	abort, drain, await own graphs, finish
 //
-// Window kernels are NCCL kernels that access windows (memory registered with NCCL). Plain kernels
-// are the other NCCL kernels. Foreign graphs are CUDA graphs captured by other libraries, which can
-// replay them at any time. The order of the steps follows from these rules:
+// The order of the steps follows from these rules:
 //
 //   - If a rank is lost, plain kernels and calls to NCCL do not end before CommAbort.
 //   - Window kernels ignore CommAbort in NCCL 2.27.3 to 2.30.7. They and the foreign graphs that
-//     contain them must end first.
+//     contain them must end before the abort.
 //   - CommAbort blocks most calls to CUDA until all work of the device has ended, including
 //     symmem's own kernels and work on closed streams.
 //   - Kernels must end before a window is deregistered. NCCL before 2.29.7 leaks windows that are
@@ -70,8 +72,8 @@ type facts struct {
 	closedStreamsMayRun bool // closed streams or groups may still use memory
 	canAbortQuickly     bool // no other work can delay the abort for long
 
-	// The following fields describe foreign graphs with calls of the group. If hasBlockedCall is set,
-	// their kernels are unknown, and the last two fields are false.
+	// The following fields describe foreign graphs with calls of the group. The last two are false if
+	// hasBlockedCall is set, because the kernels are then unknown.
 
 	hasForeignGraphs        bool
 	hasForeignPlainKernels  bool

@@ -62,7 +62,7 @@ func (h *history) recordComparison(ticket uint64) {
 	h.setLast(ticket, operation)
 }
 
-// count is faster than an atomic addition, which is not necessary with only one writer.
+// count counts a call. With only one writer, it needs no atomic addition, which would be slower.
 func (h *history) count(path driver.Path) {
 	spin.Publish64(&h.callCounts[path], h.callCounts[path].Load()+1)
 }

@@ -84,7 +84,7 @@ func prepareGather(p *plan) error {
 		calls[i] = &member.Call
 		w := member.ownWindow(member.RecvWindow)
 		if w == nil || !w.isMappedEverywhere {
-			launch.Symmetric = false // some rank cannot access all receive buffers
+			launch.Symmetric = false // a rank cannot access all receive buffers
 		}
 	}
 
@@ -113,7 +113,7 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 			}
 
 			calls = append(calls, member.guardedCall)
-		default: // a member without data has no calls
+		default: // no calls for a member without data
 			calls = append(calls, member.groupedCalls...)
 		}
 	}

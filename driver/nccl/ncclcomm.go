@@ -30,7 +30,7 @@ type ncclComm struct {
 	// suspend and resume.
 
 	isSuspended bool
-	afterResume func() error // called by resume once, or nil
+	afterResume func() error // called by the next resume, or nil
 }
 
 // register makes a segment of memory on each rank a window, which NCCL kernels can access from all
@@ -42,7 +42,7 @@ func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 }
 
 func (n *ncclComm) deregister(w nccl.Window) error {
-	if n.isFreeing.Load() { // which frees all windows
+	if n.isFreeing.Load() { // abort and destroy free all windows
 		return nil
 	}
 
@@ -115,13 +115,13 @@ func (n *ncclComm) resume() error {
 	}
 
 	n.isSuspended = false
-	after := n.afterResume
+	afterResume := n.afterResume
 	n.afterResume = nil
-	if after == nil {
+	if afterResume == nil {
 		return nil
 	}
 
-	return after()
+	return afterResume()
 }
 
 // asyncError returns the error of NCCL's threads or of earlier calls, or nil.

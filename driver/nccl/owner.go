@@ -35,8 +35,8 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
-// Await waits until stream s is idle. ticket is the number of the last collective, and operation
-// that of the last collective or message. Errors other than the end of ctx make the group fail.
+// Await waits until stream s is idle. ticket is the number of the last collective. operation is the
+// operation of the last collective or message. Errors other than the end of ctx make the group fail.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
@@ -86,8 +86,8 @@ func (o *owner) UserGroup() stream.Group {
 	return o
 }
 
-// ReplayFault returns the failure of a group whose calls another library has captured and may be
-// replaying, or nil.
+// ReplayFault returns nil unless the group has failed, and another library has captured its calls.
+// It then returns the cause.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
@@ -102,9 +102,8 @@ func (o *owner) ReplayFault() error {
 	return cause
 }
 
-// RecordEvent does nothing unless the group's latest launch is on stream s. It then records an
-// event for which the group's next launch waits, except if s is abandoned. The caller must hold
-// s.Mu.
+// RecordEvent does nothing unless the group's latest launch is on stream s. It then makes the next
+// launch wait for an event on s, or for nothing if s is abandoned. The caller must hold s.Mu.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
 	if order.LatestStream() != s {
@@ -123,7 +122,7 @@ const peerLossTimeout = 3 * time.Second // until a lost rank is noticed
 
 // CheckEndedEarly checks a collective that has ended. If it needs all ranks, but some rank has not
 // launched it, the group fails and CheckEndedEarly returns the cause. NCCL kernels end early if
-// another rank aborts its communicator, or if it exits and shares the GPU by CUDA's MPS.
+// another rank aborts its communicator, or exits while it shares the GPU by CUDA's MPS.
 func (o *owner) CheckEndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {

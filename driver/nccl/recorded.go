@@ -20,7 +20,7 @@ type recorder struct {
 	busy   *stream.BusyStreams
 	faults *faults
 
-	wasCaptured atomic.Bool  // a call was recorded, and can be replayed at any time
+	wasCaptured atomic.Bool  // a foreign graph contains a call, and may be running
 	graphHolds  memory.Holds // memory that foreign graphs use
 
 	capturedWindowKernels bool // a foreign graph has NCCL kernels that access windows
@@ -30,7 +30,7 @@ type recorder struct {
 	currentRecording *direct.Recording // the capture during enqueue, or nil
 }
 
-// begin returns an error if a kernel has reported a fault.
+// begin sets wasCaptured, and returns an error if a kernel has reported a fault.
 func (r *recorder) begin() error {
 	isFirst := !r.wasCaptured.Swap(true)
 	if isFirst {
@@ -83,7 +83,7 @@ func (r *recorder) holdMemory(
 
 	hold.AddUses(used)
 	switch {
-	case !usesNCCL:
+	case !usesNCCL: // the call has no NCCL kernels
 	case path == driver.PathWindow:
 		r.capturedWindowKernels = true
 	default:

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// stages contains channels, which are closed when the teardown of a failed or closed group reaches
-// a stage, or when another event occurs.
+// stages contains channels that are closed when the teardown of a failed or closed group reaches a
+// stage, or when another event occurs.
 type stages struct {
 	gpu   *gpu.GPU
 	cfg   *driver.GroupConfig
@@ -91,7 +91,7 @@ func (s *stages) timeoutError(begin time.Time) error {
 
 // waitLimit returns how long await waits if no rank is lost.
 func (s *stages) waitLimit(stage chan struct{}) time.Duration {
-	const maxKernelWaits = 4 // of a teardown
+	const maxKernelWaits = 4 // maximum number in a teardown
 	limit := maxKernelWaits * gpu.KernelEndTimeout
 	isClosed := errors.Is(s.plane.Cause(), driver.ErrClosed)
 	switch {

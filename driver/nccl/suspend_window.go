@@ -16,7 +16,7 @@ var (
 )
 
 // PrepareSuspend returns ErrBusy if the window is registered with NCCL and a graph contains window
-// kernels, because these use data that NCCL frees at deregistration.
+// kernels, which use data that NCCL frees at deregistration.
 func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -117,8 +117,8 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	return nil
 }
 
-// endSuspension maps the segments of other ranks at their old addresses. The suspension ends even
-// if that fails. In a failed group, endSuspension only returns the cause.
+// endSuspension maps the segments of other ranks at their old addresses. It ends the
+// suspension even after an error, but in a failed group, it only returns the cause.
 func (w *window) endSuspension(ctx context.Context, segments [][]byte) error {
 	r := w.registrar
 	r.mu.Lock() // so that the teardown does not free the addresses meanwhile

@@ -12,7 +12,7 @@ import (
 )
 
 // awaitDestroyedGraphs waits until CUDA has notified NCCL of all destroyed graphs. CUDA sends
-// notifications in order, so it destroys an empty graph and waits for that notification.
+// notifications in order, so awaitDestroyedGraphs waits for the notification of an empty graph.
 func awaitDestroyedGraphs(g *gpu.GPU) error {
 	notified := make(chan struct{})
 	err := g.Do(func() error {
@@ -41,7 +41,7 @@ func awaitDestroyedGraphs(g *gpu.GPU) error {
 	}
 }
 
-// callAfterEmptyGraph destroys a new empty graph. CUDA then runs callback.
+// callAfterEmptyGraph creates and destroys an empty graph. CUDA then runs callback.
 func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, callback func()) error {
 	if err := g.CUDA.BeginCapture(stream, cuda.CaptureRelaxed); err != nil {
 		return err
@@ -58,15 +58,15 @@ func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, callback func()) error 
 }
 
 // unmapCaptured makes other ranks unmap memory of destroyed graphs. NCCL does that in every 11th
-// NCCL group, so unmapCaptured queues groups that send the byte at address from this rank to this
-// rank. The caller must hold communicator.mu.
+// NCCL group, so unmapCaptured queues 11 groups, in which this rank sends the byte at address to
+// itself. The caller must hold communicator.mu.
 func (n *ncclComm) unmapCaptured(rank int, address uintptr) error {
 	const unmapInterval = 11
-	const count = 1
+	const byteCount = 1
 	err := n.gpu.Do(func() error {
 		calls := []nccl.Invocation{
-			n.library.Send(address, count, nccl.Uint8, rank, n.handle),
-			n.library.Recv(address, count, nccl.Uint8, rank, n.handle),
+			n.library.Send(address, byteCount, nccl.Uint8, rank, n.handle),
+			n.library.Recv(address, byteCount, nccl.Uint8, rank, n.handle),
 		}
 		return n.gpu.InternalStreams.Run(n.gpu, func(stream cuda.Stream) error {
 			for range unmapInterval {
