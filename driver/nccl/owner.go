@@ -36,7 +36,7 @@ var (
 )
 
 // Await waits until stream s is idle. ticket is the number of the last collective. operation is the
-// operation of the last collective or message. Errors other than the end of ctx make the group fail.
+// last operation, of a collective or message. Errors other than the end of ctx make the group fail.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
