@@ -36,7 +36,7 @@ const (
 	orderSequential = 0
 	orderTree       = 1 << 3
 	orderRounded    = 1 << 4 // used with orderTree; rounds intermediate results to the elements' type
-	typeUnit        = 1 << 5 // factor of the type's number
+	typeUnit        = 1 << 5
 
 	lastSpecializedOp = 2 // number of Max, the last operation of specialized kernels
 )
@@ -111,7 +111,7 @@ func (l *Launch) chooseOrder() (uint32, error) {
 }
 
 // kernelName returns the name of a family's specialized kernel for l. In the family line_sum, this
-// is for example line_sum_f32_4 for 4 ranks. Names of kernels that do not reduce have no type.
+// is for example line_sum_f32_4 for 4 ranks.
 func (l *Launch) kernelName(family string) string {
 	rankCount := 8 // the kernel for 8 ranks also supports fewer
 	if l.Ranks == 2 || l.Ranks == 4 {

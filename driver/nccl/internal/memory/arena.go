@@ -102,8 +102,7 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return s, nil
 }
 
-// Keep lets the arena outlive its device. It ignores the size to keep, because CUDA cannot free
-// part of a reservation.
+// Keep lets the arena outlive its device. CUDA cannot free only a part of a reservation.
 func (a *Arena) Keep(_ int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()

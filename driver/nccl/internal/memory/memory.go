@@ -14,8 +14,7 @@ type Memory struct {
 	// NCCLMapsCaptured is set if NCCL on other ranks may map memory that captured calls use.
 	NCCLMapsCaptured bool
 	// ReleaseCaptured makes NCCL on other ranks unmap memory that destroyed graphs have used.
-	// isUnmapping is set if this rank will also unmap the memory, even after an error. No later graph
-	// may use the memory then.
+	// isUnmapping is set if this rank will also unmap the memory, even after an error.
 	ReleaseCaptured func(isUnmapping bool) error
 
 	mu       ranked.Mutex[memoryMu] // guards the following fields

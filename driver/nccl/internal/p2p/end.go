@@ -41,7 +41,7 @@ type End struct {
 	announcement *announcement    // nil until this rank has read the message's header
 }
 
-const notWaiting = 0 // initial value of End.state
+const notWaiting = 0
 
 func (e *End) isCapturedSend() bool { return e.copiedFlag != nil }
 
@@ -49,7 +49,7 @@ func (e *End) isPreviousHandled() bool {
 	return e.previousLaunch == nil || e.previousLaunch.isHandled
 }
 
-// hasReachedWait reports whether the stream has begun to wait in this launch. It requires a state.
+// hasReachedWait reports whether the stream has begun to wait in this launch.
 func (e *End) hasReachedWait() bool {
 	return e.isPreviousHandled() && e.state.Value() == kernels.MessageWaits
 }

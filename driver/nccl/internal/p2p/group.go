@@ -51,7 +51,7 @@ type Device struct {
 	// reads them from host memory.
 	Descriptors      gpu.Pinned[kernels.Message]
 	Copies           gpu.Code     // kernels that copy messages
-	UnfinishedGroups atomic.Int32 // number of failed or closed groups whose streams still wait
+	UnfinishedGroups atomic.Int32 // count of failed or closed groups whose streams still wait
 
 	mu      ranked.Mutex[deviceMu]
 	closers []func() error // to call when the device closes; guarded by mu
@@ -72,7 +72,7 @@ func (d *Device) TakeClosers() []func() error {
 	return closers
 }
 
-// Plan is a Send to the rank Root, or a Recv from it.
+// Plan is a Send to, or a Recv from, rank Root.
 type Plan struct {
 	*driver.Call
 	Address uintptr // of the buffer

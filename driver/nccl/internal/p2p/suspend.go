@@ -12,7 +12,7 @@ import (
 
 // Suspender temporarily frees the memory of a group's messages, and keeps the addresses of the
 // memory. The steps are PrepareSuspend, Suspend, Allocate and MapAgain. Each step begins after the
-// previous one has succeeded on all ranks. Methods do nothing unless messages are Available.
+// previous one has succeeded on all ranks. Methods do nothing unless Available.
 type Suspender struct{ Messages *Messages }
 
 // PrepareSuspend returns ErrBusy unless all messages from and to this rank have been received.
