@@ -25,7 +25,7 @@ const (
 	agreedValue = 8
 )
 
-// openRankOfPair opens one of two ranks, which run in separate processes and meet at store.
+// openRankOfPair opens one of two ranks, which run in separate processes and meet at a store.
 func openRankOfPair(rankNumber int, store string) (*symmem.Runtime, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
