@@ -187,7 +187,7 @@ func (m *messages) hasIncomplete() bool {
 // fails during the wait.
 func (m *messages) waitUntilSent() error {
 	m.isClosing.Store(true)
-	hadFailed := m.comm.Cause() != nil
+	causeBefore := m.comm.Cause()
 	hasWaited := false
 	for i := range m.sendPipes {
 		for { // a new backlog can begin during the wait
@@ -201,11 +201,11 @@ func (m *messages) waitUntilSent() error {
 		}
 	}
 
-	if hadFailed || !hasWaited {
-		return nil
+	if hasWaited && causeBefore == nil {
+		return m.comm.Cause()
 	}
 
-	return m.comm.Cause()
+	return nil
 }
 
 // unmatchedError lists messages without a Recv, Recvs without a message, and messages that a peer

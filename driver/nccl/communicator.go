@@ -142,9 +142,11 @@ func (c *communicator) Close() error {
 	levelsErr := c.twoLevel.close()
 	c.finishCollectives()
 	messagesErr := c.messages.UnmatchedError()
-	peerErr := failIfPeerFailed(c)
-	if messagesErr != nil { // perhaps because of the peer
-		messagesErr = errors.Join(peerErr, messagesErr)
+	if c.plane.Cause() == nil && c.plane.PeerFailed() {
+		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
+		if messagesErr != nil { // perhaps because of the peer
+			messagesErr = errors.Join(peerErr, messagesErr)
+		}
 	}
 
 	planeErr := c.plane.Close()
@@ -209,12 +211,4 @@ func findWorkState(c *communicator) workState {
 	default:
 		return workRunning
 	}
-}
-
-func failIfPeerFailed(c *communicator) error {
-	if c.plane.Cause() != nil || !c.plane.PeerFailed() {
-		return nil
-	}
-
-	return c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 }

@@ -66,12 +66,12 @@ func canList(p *plan) bool {
 		return true // except for operations that prepareGather rejects
 	case driver.PathTwoLevel:
 		return false
+	default:
+		isMessage := p.Operation.PointToPoint()
+		isList := p.listedPlans != nil
+		isOneGroup := p.parts == nil && !p.hasFactor() // a call to NCCL or one NCCL group of calls
+		return isOneGroup && !isMessage && !isList
 	}
-
-	isMessage := p.Operation.PointToPoint()
-	isList := p.listedPlans != nil
-	isOneGroup := p.parts == nil && !p.hasFactor() // a call to NCCL or one NCCL group of calls
-	return isOneGroup && !isMessage && !isList
 }
 
 // prepareGather prepares a list on the direct path. It returns ErrUnsupported unless all calls are

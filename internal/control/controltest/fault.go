@@ -58,7 +58,7 @@ func testFail(t *testing.T, join Join) {
 	cause := errors.New("a GPU has fallen off the bus")
 	checkWaitsEnd(t, join, func(p control.Plane) error {
 		if err := p.Fail(cause); !errors.Is(err, cause) {
-			return fmt.Errorf("Fail returned %w, want its argument", err)
+			return fmt.Errorf("p.Fail returned %w, want its argument", err)
 		}
 
 		<-p.Failed()

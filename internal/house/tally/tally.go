@@ -1,5 +1,5 @@
-// Command tally summarizes the output of go test -json. It prints the output of failed tests, and the
-// number of tests that passed and failed. It fails if a test failed.
+// Command tally summarizes the output of go test -json. It prints the output of failed tests, and
+// the number of tests that passed and failed. It fails if a test failed.
 //
 //	go test -json ./... | go run ./internal/house/tally
 //
