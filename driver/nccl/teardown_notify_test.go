@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/control"
 )
 
@@ -140,7 +141,8 @@ func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	})
 }
 
-// A call that Synchronize has reported as successful stays so after a failure of another machine.
+// A call that Synchronize has reported as successful stays so after a failure of another machine,
+// even if another goroutine queried the stream meanwhile.
 func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	g := newTestGroup(t, 2, 20*time.Second)
@@ -150,7 +152,10 @@ func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 			return err
 		}
 
-		if err := r.stream.Synchronize(t.Context()); err != nil {
+		stopQueries := r.queryRepeatedly()
+		err := r.stream.Synchronize(t.Context())
+		stopQueries()
+		if err != nil {
 			return err
 		}
 
@@ -163,4 +168,22 @@ func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 
 		return nil
 	})
+}
+
+// queryRepeatedly queries the stream in another goroutine until stop is called.
+func (r *testRank) queryRepeatedly() (stop func()) {
+	s := r.stream.(*stream.Stream)
+	var isStopped atomic.Bool
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for !isStopped.Load() {
+			_ = s.Idle()
+		}
+	}()
+
+	return func() {
+		isStopped.Store(true)
+		<-stopped
+	}
 }

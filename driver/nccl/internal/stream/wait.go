@@ -122,11 +122,9 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 		}
 	}
 
-	if s.Mu.TryLock() { // otherwise, a call may be queueing more work
-		s.isWaitedFor.Store(s.IdleLocked())
-		s.Mu.Unlock()
-	}
-
+	s.Mu.Lock()
+	s.isWaitedFor.Store(s.lastCall == last && s.IdleLocked()) // no goroutine has queued more work
+	s.Mu.Unlock()
 	return nil
 }
 
