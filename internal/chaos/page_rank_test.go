@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -232,7 +233,7 @@ func (p *pageRank) checkSuccess(c *cell, errs map[string]error, failures *failur
 
 // checkErrors checks the errors that a rank other than the victim got, by their source. If
 // errors spread to following work, every source must return the group's error. Otherwise, it is
-// enough if the call or the stream does.
+// enough if the call or the stream does. A call that begins after the failure wraps the error.
 func (p *pageRank) checkErrors(errs map[string]error, failures *failureList) {
 	if p.world.areErrorsPropagated {
 		delete(errs, "call") // the call may have returned before the fault
@@ -242,9 +243,10 @@ func (p *pageRank) checkErrors(errs map[string]error, failures *failureList) {
 		delete(errs, "stream")
 	}
 
+	groupErr := errs["group"]
 	for source, err := range errs {
-		if err != nil && errs["group"] != nil && err.Error() != errs["group"].Error() {
-			failures.add("the %s returned %v, but the group's error is %v", source, err, errs["group"])
+		if err != nil && groupErr != nil && !strings.HasSuffix(err.Error(), groupErr.Error()) {
+			failures.add("the %s returned %v, but the group's error is %v", source, err, groupErr)
 		}
 
 		if why := p.fault.checkError(&p.task, err); why != "" {
