@@ -37,12 +37,13 @@ func splitAddress(address string) (network, addr string, err error) {
 	return "tcp", address, nil
 }
 
-// listenAddress returns the address at which rank 0 listens. For TCP, this means all interfaces
-// unless the host is a loopback address, because the host's address may not belong to an interface,
-// for example in Kubernetes.
+// listenAddress returns the address at which rank 0 listens. On TCP, it listens on all interfaces,
+// except for a loopback address. The host's address may not belong to an interface, for example in
+// Kubernetes.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
-	if err != nil || strings.HasPrefix(address, unixScheme) {
+	isTCP := err == nil && !strings.HasPrefix(address, unixScheme)
+	if !isTCP {
 		return address
 	}
 
@@ -55,14 +56,13 @@ func listenAddress(address string) string {
 	return net.JoinHostPort("", port)
 }
 
-// Token is a secret that the server of a store may require. PyTorch's protocol has no request for
-// authentication. A client logs in with the token SECRET by a CHECK of the key
-// "symmem/token/SECRET".
+// Token is a secret that the server of a store may require. PyTorch's protocol has no
+// authentication, so a client sends the token SECRET by a CHECK of the key "symmem/token/SECRET".
 type Token string
 
 const tokenKeyPrefix = "symmem/token/"
 
-// maxTokenBytes is small because servers read tokens of unauthenticated clients.
+// maxTokenBytes is small, because any client may send a token.
 const maxTokenBytes = 1 << 10
 
 // NewToken returns a random token of 128 bits.

@@ -15,8 +15,7 @@ import (
 
 // A process claims its rank by sending a greeting to the job's store. The claim lasts until the
 // connection ends. If a rank is started twice by mistake, the store rejects the second claim. A
-// probe is a greeting that only asks whether the rank is taken. PyTorch's stores do not support
-// greetings, so their ranks are not claimed.
+// probe is a greeting that only asks whether the rank is taken. PyTorch's stores support neither.
 
 // attemptPrefix identifies one attempt to run the job, as in "symmem/run5/0" for run ID "run5"
 // after 0 restarts.
@@ -76,15 +75,17 @@ func (e *RankTakenError) Error() string {
 const rankTakenPrefix = "the rank is taken: "
 
 const (
-	// claimTimeout is long enough for the server to notice that the previous process of a restarted
-	// rank has exited.
+	// If a rank is restarted, the server notices the exit of its previous process within
+	// claimTimeout.
 	claimTimeout = 2 * time.Second
 	claimPause   = 50 * time.Millisecond // mean pause between attempts
 )
 
-// sendGreeting repeats a greeting while the rank is taken, and returns a RankTakenError after
-// claimTimeout. isSupported reports whether the server supports greetings.
-func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool, err error) {
+// sendGreeting repeats a greeting while the rank is taken. After claimTimeout, it returns a
+// RankTakenError.
+func sendGreeting(
+	ctx context.Context, c *Client, g greeting,
+) (supportsGreetings bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
 		return false, err
@@ -92,7 +93,7 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool,
 
 	deadline := time.Now().Add(claimTimeout)
 	for {
-		// PyTorch's server does not set the missing key, and returns encoded.
+		// A server that does not support greetings finds no greetingKey, and returns encoded.
 		answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded)
 		if err != nil {
 			return false, err
@@ -100,8 +101,7 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool,
 
 		otherProcess, isTaken := strings.CutPrefix(string(answer), rankTakenPrefix)
 		if !isTaken {
-			isSupported = string(answer) == greetingAnswer
-			return isSupported, nil
+			return string(answer) == greetingAnswer, nil
 		}
 
 		takenErr := &RankTakenError{Rank: g.Rank, OtherProcess: otherProcess}
@@ -117,7 +117,7 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool,
 }
 
 // claimRank claims this rank until the returned client is closed, if the server supports greetings.
-// Call it before changing the rank's keys.
+// Call it before changing the rank's keys, because another process may own them.
 func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := sendGreeting(ctx, c, w.claimGreeting())
@@ -129,7 +129,7 @@ func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	return c, nil
 }
 
-// probeTimeout adds a second for dialing and for the last answer.
+// probeTimeout adds a second to the time of sendGreeting, for Dial and the last answer.
 const probeTimeout = claimTimeout + time.Second
 
 // checkRankNotTaken returns a RankTakenError if this rank is taken in the store at the endpoint. It
@@ -143,7 +143,7 @@ func checkRankNotTaken(ctx context.Context, endpoint Endpoint, w *World) error {
 	}
 
 	_, err = sendGreeting(ctx, c, w.probeGreeting())
-	_ = c.Close() // The answer is already known.
+	_ = c.Close() // The probe is complete.
 	if taken, isTaken := errors.AsType[*RankTakenError](err); isTaken {
 		return taken
 	}
@@ -151,8 +151,8 @@ func checkRankNotTaken(ctx context.Context, endpoint Endpoint, w *World) error {
 	return nil
 }
 
-// sizeKey returns the key for a rank's WORLD_SIZE. It does not contain jobPrefix, which contains
-// the WORLD_SIZE.
+// sizeKey returns the key for a rank's WORLD_SIZE. Ranks with another WORLD_SIZE read it, so it
+// does not contain jobPrefix.
 func (w *World) sizeKey(rank int) string {
 	return fmt.Sprintf("%s/size of %d", w.attemptPrefix(), rank)
 }

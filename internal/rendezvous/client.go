@@ -39,15 +39,12 @@ func NewLocal() *Client {
 
 // Set stores value under key and waits until the server has stored it.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
-	r := &request{query: querySet, keys: c.fullKeys(key), values: [][]byte{value}}
-	err := r.checkSize()
-	if err == nil {
+	r := &request{query: querySet, keys: c.wireKeys(key), values: [][]byte{value}}
+	return c.do(ctx, r, func(ctx context.Context, l *link) error {
 		// SET has no reply, so the reply to a PING confirms it.
-		setAndPing, readReply := appendPing(r.encode(nil))
-		err = c.roundTrip(ctx, setAndPing, readReply)
-	}
-
-	return c.wrapError(r, err)
+		setAndPing, readPingReply := appendPing(r.encode(nil))
+		return l.exchange(ctx, setAndPing, readPingReply)
+	})
 }
 
 // Get waits until key is set and returns its value.
@@ -56,13 +53,13 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 		return nil, err
 	}
 
-	return c.callForValue(ctx, &request{query: queryGet, keys: c.fullKeys(key)})
+	return c.callForValue(ctx, &request{query: queryGet, keys: c.wireKeys(key)})
 }
 
 // Add adds delta to the decimal number stored under key and returns the sum. A missing key counts
 // as 0. If the value is not a number, the server closes the connection.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
-	r := &request{query: queryAdd, keys: c.fullKeys(key), number: delta}
+	r := &request{query: queryAdd, keys: c.wireKeys(key), number: delta}
 	readSum := func(d *decoder) (readErr error) {
 		sum, readErr = d.readNumber()
 		return readErr
@@ -77,7 +74,7 @@ func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (value []byte, err error) {
 	values := [][]byte{expected, desired}
-	r := &request{query: queryCompareSet, keys: c.fullKeys(key), values: values}
+	r := &request{query: queryCompareSet, keys: c.wireKeys(key), values: values}
 	return c.callForValue(ctx, r)
 }
 
@@ -87,35 +84,21 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 		return nil
 	}
 
-	r := &request{query: queryWait, keys: c.fullKeys(keys...)}
-	err := r.checkSize()
-	if err == nil {
-		wait := func(ctx context.Context, l *link) error { return l.wait(ctx, r.keys) }
-		err = c.useLink(ctx, wait)
-	}
-
-	return c.wrapError(r, err)
+	r := &request{query: queryWait, keys: c.wireKeys(keys...)}
+	return c.do(ctx, r, func(ctx context.Context, l *link) error {
+		return l.wait(ctx, r.keys)
+	})
 }
 
 // Peek returns the value of key without waiting, and whether the key is set. If the key is not set,
 // the value is meaningless. A key with the value "?" counts as not set.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, isSet bool, err error) {
-	// GET would return an empty value for a missing key. This CompareSet returns noValue, and does not
-	// change the store.
+	// GET would return an empty value for a missing key. CompareSet then returns noValue. It
+	// changes nothing, because expected and desired are equal.
 	noValue := []byte("?")
 	value, err = c.CompareSet(ctx, key, noValue, noValue)
 	isSet = err == nil && string(value) != string(noValue)
 	return value, isSet, err
-}
-
-// call sends a request with at least one key and reads the reply with readReply.
-func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) error) error {
-	err := r.checkSize()
-	if err == nil {
-		err = c.roundTrip(ctx, r.encode(nil), readReply)
-	}
-
-	return c.wrapError(r, err)
 }
 
 func (c *Client) callForValue(ctx context.Context, r *request) (value []byte, err error) {
@@ -127,17 +110,22 @@ func (c *Client) callForValue(ctx context.Context, r *request) (value []byte, er
 	return value, err
 }
 
-// roundTrip sends encoded requests and reads the replies with readReply.
-func (c *Client) roundTrip(
-	ctx context.Context, requests []byte, readReply func(*decoder) error,
-) error {
-	return c.useLink(ctx, func(ctx context.Context, l *link) error {
-		return l.exchange(ctx, requests, readReply)
+// call sends a request and reads the reply with readReply.
+func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) error) error {
+	return c.do(ctx, r, func(ctx context.Context, l *link) error {
+		return l.exchange(ctx, r.encode(nil), readReply)
 	})
 }
 
-// wrapError adds the request and the store's address to err, unless err is nil.
-func (c *Client) wrapError(r *request, err error) error {
+// do calls exchange, which sends r over a link. Errors name r and the store's address.
+func (c *Client) do(
+	ctx context.Context, r *request, exchange func(context.Context, *link) error,
+) error {
+	err := r.checkSize()
+	if err == nil {
+		err = c.useLink(ctx, exchange)
+	}
+
 	if err == nil {
 		return nil
 	}
@@ -152,15 +140,15 @@ func (c *Client) wrapError(r *request, err error) error {
 		r.query, firstKey, others, c.addr, err)
 }
 
-// fullKeys returns the keys to send. With the client's prefix "run5/", "a" becomes "/run5/a".
-func (c *Client) fullKeys(keys ...string) []string {
-	full := make([]string, len(keys))
+// wireKeys returns the keys to send. With the client's prefix "run5/", "a" becomes "/run5/a".
+func (c *Client) wireKeys(keys ...string) []string {
+	wire := make([]string, len(keys))
 	for i, key := range keys {
-		full[i] = userKey(c.keyPrefix + key)
+		wire[i] = wireKey(c.keyPrefix + key)
 	}
 
-	return full
+	return wire
 }
 
-// userKey adds the slash that PyTorch's clients put before each key.
-func userKey(key string) string { return "/" + key }
+// wireKey adds the slash that PyTorch's clients put before each key.
+func wireKey(key string) string { return "/" + key }

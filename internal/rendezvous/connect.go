@@ -7,13 +7,9 @@ import (
 	"slices"
 )
 
-// The ranks that call Connect together form a world. If a rank calls Connect again before rank 0
-// has closed the store of the previous world, it may connect to the old store. It retries when it
-// loses this connection.
-
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
-	Ranks []int // known absent ranks
+	Ranks []int // ranks known to be absent
 	Size  int   // number of ranks of the world
 	Err   error // such as the context's cause or an EndedError
 }
@@ -39,9 +35,9 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // Connect returns an AbsentError if some ranks do not call it before ctx is done, or within
 // DefaultTimeout if ctx has no deadline.
 //
-// After an error, all ranks should leave and restart with a different World.Restart.
+// After an error on any rank, all should leave and restart with a different World.Restart.
 //
-// If each rank calls Connect twice, the job has two worlds.
+// The ranks that call Connect together form a world. If each calls it twice, there are two worlds.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.describeProblem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -58,11 +54,11 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.worldClient, m, nil
 }
 
-// connect is Connect without a default timeout.
+// connect implements Connect for a valid World.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
-		isLeader := w.Rank == 0
-		endpoint, err := pmiEndpoint(ctx, w.Route.FD, isLeader)
+		isRank0 := w.Rank == 0
+		endpoint, err := pmiEndpoint(ctx, w.Route.FD, isRank0)
 		if err != nil {
 			return nil, err
 		}
@@ -77,15 +73,17 @@ func connect(ctx context.Context, w World) (*Member, error) {
 	var losses storeLosses
 	connectToWorld := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
 	m, err := callWithRetries(ctx, connectToWorld, losses.shouldRetry)
+	hasGivenUp := err != nil && ctx.Err() != nil
 	usesStoreOfRank0 := w.Route.Kind == RouteServe && w.Rank != 0
-	if err != nil && ctx.Err() != nil && usesStoreOfRank0 && losses.hasLostStore {
+	if hasGivenUp && usesStoreOfRank0 && losses.hasLostStore {
 		err = explainLostStore(err, &w)
 	}
 
 	return m, err
 }
 
-// storeLosses records whether calls of connectOnce have lost the store.
+// storeLosses records whether calls of connectOnce have lost the store. They may connect to the
+// store of the previous world, which rank 0 then closes.
 type storeLosses struct {
 	hasLostStore    bool
 	earlyCloseCount int // number of errors that were errClosedEarly
@@ -111,8 +109,8 @@ func (s *storeLosses) shouldRetry(err error) bool {
 	return isLost || mayBeClosing
 }
 
-// explainLostStore returns an AbsentError about rank 0, unless err already names other ranks or a
-// rank that has ended.
+// explainLostStore returns an AbsentError about rank 0, unless err names other ranks or an ended
+// rank.
 func explainLostStore(err error, w *World) error {
 	if !shouldBlameRank0(err) {
 		return err
@@ -150,8 +148,7 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 		return nil, errors.Join(err, closeErr)
 	}
 
-	isServer := m.service != nil
-	if isServer {
+	if m.service != nil {
 		m.service.addWorld(leaveKeysOf(m))
 	}
 

@@ -43,12 +43,12 @@ type serveFunc func(t *testing.T, l net.Listener, conn net.Conn)
 // closes a second connection, on which rank 1 would claim its rank.
 func serveHandshake(t *testing.T, l net.Listener, conn net.Conn) {
 	d := newDecoder(conn, "rank 1")
-	if _, err := d.readRequest(maxAuthBytes); err != nil { // VALIDATE
+	if _, err := d.readRequest(maxHandshakeBytes); err != nil { // VALIDATE
 		t.Error(err)
 		return
 	}
 
-	ping, err := d.readRequest(maxAuthBytes)
+	ping, err := d.readRequest(maxHandshakeBytes)
 	if err != nil {
 		t.Error(err)
 		return

@@ -13,7 +13,7 @@ import (
 type decoder struct {
 	r    *bufio.Reader
 	peer string // address of the other side, for errors
-	// remainingBytes limits the rest of a request or reply: keys, values and their lengths.
+	// remainingBytes limits the unread keys and values, with their lengths.
 	remainingBytes int
 }
 

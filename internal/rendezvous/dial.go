@@ -20,7 +20,7 @@ func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
 
-// dial is Dial, except that the server of a Unix socket must belong to the user uid.
+// dial implements Dial. The server of a Unix socket must run as the user uid.
 func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	network, addr, err := splitAddress(endpoint.Address)
 	if err != nil {
@@ -44,6 +44,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	return c, nil
 }
 
+// dialer opens connections to one store.
 type dialer struct {
 	endpoint      Endpoint
 	network, addr string // arguments of net.Dial for endpoint.Address
@@ -66,8 +67,8 @@ func (d *dialer) openOnce(ctx context.Context) (*link, error) {
 	return handshake(ctx, conn, d.endpoint) // closes conn after an error
 }
 
-// openFirst opens a connection to a store that may not exist yet. If any attempt has lost the
-// store, the error matches ErrLost.
+// openFirst opens a connection to a store that may not exist yet. If any attempt lost its
+// connection, the error matches ErrLost.
 func (d *dialer) openFirst(ctx context.Context) (*link, error) {
 	hasLostStore := false
 	shouldRetry := func(err error) bool {
@@ -84,8 +85,9 @@ func (d *dialer) openFirst(ctx context.Context) (*link, error) {
 
 // isTransient reports whether another attempt may succeed after err.
 func isTransient(err error) bool {
-	isRefused := errors.Is(err, ErrToken) || errors.As(err, new(*PeerError))
-	return !isRefused && !errors.Is(err, ErrProtocol)
+	isPermanent := errors.Is(err, ErrToken) || errors.Is(err, ErrProtocol) ||
+		errors.As(err, new(*PeerError))
+	return !isPermanent
 }
 
 // openAnother opens a further connection. It retries only if the server may be overloaded.
@@ -94,7 +96,7 @@ func (d *dialer) openAnother(ctx context.Context) (*link, error) {
 	closeCount := 0
 	shouldRetry := func(err error) bool {
 		if isClosed(err) {
-			// Too many clients may be in their handshakes.
+			// The server may have too many unauthenticated sessions.
 			closeCount++
 			return closeCount <= maxCloses
 		}
@@ -127,16 +129,16 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 func (l *link) sendValidate(ctx context.Context) error {
 	validate := request{query: queryValidate, nonce: protocolMagic}
 	// Old LibUV servers of PyTorch require that VALIDATE arrives in one packet.
-	validateAndPing, readReply := appendPing(validate.encode(nil))
-	return l.exchange(ctx, validateAndPing, readReply)
+	validateAndPing, readPingReply := appendPing(validate.encode(nil))
+	return l.exchange(ctx, validateAndPing, readPingReply)
 }
 
-// appendPing appends a PING to requests that have no replies. readReply checks the reply to the
+// appendPing appends a PING to requests that have no replies. readPingReply checks the reply to the
 // PING, which confirms them.
-func appendPing(requests []byte) (_ []byte, readReply func(*decoder) error) {
+func appendPing(requests []byte) (withPing []byte, readPingReply func(*decoder) error) {
 	nonce := rand.Uint32()
 	ping := request{query: queryPing, nonce: nonce}
-	readReply = func(d *decoder) error {
+	readPingReply = func(d *decoder) error {
 		got, err := d.readU32()
 		if err == nil && got != nonce {
 			return d.errorf("PING %#08x was answered with %#08x", nonce, got)
@@ -144,7 +146,7 @@ func appendPing(requests []byte) (_ []byte, readReply func(*decoder) error) {
 
 		return err
 	}
-	return ping.encode(requests), readReply
+	return ping.encode(requests), readPingReply
 }
 
 // authenticate returns ErrToken if the server requires a different token.

@@ -7,10 +7,6 @@ import (
 	"strconv"
 )
 
-// A launcher passes a rank to each process of a job in environment variables. For example, if
-// torchrun starts 2 processes on each of 2 machines, the last one gets RANK=3, WORLD_SIZE=4,
-// LOCAL_RANK=1 (among the ranks of its machine) and LOCAL_WORLD_SIZE=2.
-
 // Discover determines this process's rank and the route to the job's store. Options take precedence
 // over environment variables. lookup is usually os.LookupEnv. The error is an EnvironmentError or
 // describes an invalid option.
@@ -80,7 +76,7 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// launcherVariables contains names of environment variables.
+// launcherVariables names the environment variables by which a launcher passes a rank to a process.
 type launcherVariables struct {
 	source                           Source
 	rank, size, localRank, localSize string
@@ -117,7 +113,7 @@ var launchers = []launcherVariables{
 // discoverRanks returns this process's World without a route. Without options and a launcher, the
 // World has a single rank.
 func discoverRanks(lookup func(string) (string, bool), o Options) (World, error) {
-	hasNumbers := [...]int{o.Rank, o.Size, o.LocalRank, o.LocalSize} != [4]int{}
+	hasNumbers := o.Rank != 0 || o.Size != 0 || o.LocalRank != 0 || o.LocalSize != 0
 	if hasNumbers {
 		return worldFromOptions(o)
 	}
@@ -177,6 +173,7 @@ func (l *launcherVariables) readWorld(
 		}
 	}
 
+	// Slurm may also set PMI_RANK and PMI_SIZE.
 	hasLocalRank := e.isSet(l.localRank) || e.isSet(l.localSize)
 	isSetBySlurm := isSlurmTask && l.source == SourceMPICH && !hasLocalRank
 	if setCount == 0 || isSetBySlurm {
@@ -195,7 +192,7 @@ func (l *launcherVariables) readWorld(
 	return w, true, err
 }
 
-// parseWorld requires that all four numbers are set.
+// parseWorld is readWorld if all four numbers are set.
 func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	w := World{Source: l.source}
 	var rankErr, sizeErr, localRankErr, localSizeErr error

@@ -73,7 +73,7 @@ func (s *Server) recordEnd(e rankEnd) {
 		return // impossible for strings and numbers
 	}
 
-	key := userKey(endKey(s.endCount))
+	key := wireKey(endKey(s.endCount))
 	s.endCount++
 	const fromServer clientID = 0 // IDs of clients start at 1.
 	r := &request{query: querySet, keys: []string{key}, values: [][]byte{value}}
@@ -121,7 +121,7 @@ func (s *Server) watchers() (isWatched bool, sessionEnded <-chan struct{}) {
 // s.mu.
 func (s *Server) handleGreeting(from clientID, r *request) bool {
 	sess := s.sessions[from]
-	if sess == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetingKey) {
+	if sess == nil || r.query != queryCompareSet || r.keys[0] != wireKey(greetingKey) {
 		return false
 	}
 
@@ -183,7 +183,7 @@ func (s *Server) recordSessionEnd(sess *session) {
 
 	e := rankEnd{KeyPrefix: g.KeyPrefix, Rank: g.Rank}
 	name := "rank " + strconv.Itoa(g.Rank)
-	reason, hasLeft := s.table.values[userKey(g.KeyPrefix+"/"+leftKey(g.Rank))]
+	reason, hasLeft := s.table.values[wireKey(g.KeyPrefix+"/"+leftKey(g.Rank))]
 	if hasLeft {
 		e.HasLeft = true
 		e.Description = name + " has left"

@@ -16,10 +16,10 @@ import (
 type link struct {
 	conn    net.Conn
 	decoder *decoder    // reads the replies from conn
-	tail    *tailReader // keeps the last bytes that decoder has read
+	tail    *tailReader // finds closingMark at the end of decoder's input
 
-	// hasPendingReply is true until the reply to a request has been read completely. Afterwards,
-	// another call can use the link.
+	// hasPendingReply is true if the reply to a request has not been read completely. Another call
+	// must not use the link then.
 	hasPendingReply bool
 	// mayNeedToken is true after a handshake without a token, until the first reply shows that the
 	// server requires none.
@@ -63,18 +63,18 @@ func (l *link) exchange(
 // failIOAfter makes the link's I/O fail when ctx is done. The caller must call stop, after which
 // I/O works again.
 func (l *link) failIOAfter(ctx context.Context) (stop func()) {
-	hasSetDeadline := make(chan struct{})
+	deadlineSet := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
-		defer close(hasSetDeadline)
+		defer close(deadlineSet)
 		_ = l.conn.SetDeadline(pastDeadline)
 	})
 	return func() {
-		isCanceled := cancel()
-		if isCanceled {
+		isCtxDone := !cancel()
+		if !isCtxDone {
 			return
 		}
 
-		<-hasSetDeadline
+		<-deadlineSet
 		noDeadline := time.Time{}
 		_ = l.conn.SetDeadline(noDeadline)
 	}
@@ -90,7 +90,7 @@ func (l *link) explainError(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 
-	isWrongReply := errors.Is(err, ErrProtocol) // It may be closingMark.
+	isWrongReply := errors.Is(err, ErrProtocol) // The reply may be closingMark.
 	if isClosed(err) || isWrongReply {
 		hasMark := l.drainToClosingMark()
 		if hasMark {
@@ -186,8 +186,8 @@ func readCancelReplies(d *decoder) (isWaitOver bool, err error) {
 	return isWaitOver, err
 }
 
-// closingMark is sent without a request, before the store closes normally. A rank whose process was
-// stopped may miss the announcement (IsStoreClosing), but finds the mark when it continues.
+// The server sends closingMark to each rank before it closes normally. A rank whose process was
+// suspended may miss the announcement (IsStoreClosing), but reads the mark when it resumes.
 const closingMark = "\xffthe store closes"
 
 // errLeft means that the store has sent closingMark.

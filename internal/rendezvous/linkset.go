@@ -9,7 +9,7 @@ import (
 )
 
 // linkSet is a Client's pool of links, which are connections to the server. A call takes an idle
-// link or opens one. A closing server accepts no new links, so the call then waits for one in use.
+// link or opens one. If the server accepts no new links, the call waits for another to release one.
 type linkSet struct {
 	// These fields do not change.
 	addr       string                               // address of the store, for errors
@@ -19,7 +19,7 @@ type linkSet struct {
 	mu        sync.Mutex     // guards the fields below
 	links     map[*link]bool // set of all open links
 	idleLinks []*link        // at most maxIdleLinks links that no call uses
-	released  chan struct{}  // closed at the next releaseLink; nil unless awaitLink needs it
+	released  chan struct{}  // closed by the next releaseLink; nil if no awaitLink waits
 	isClosed  bool
 	onClose   func() error // called by the first Close; may be nil
 }
@@ -29,7 +29,7 @@ const (
 	noServerRank = -1
 )
 
-// ServedBy returns the rank that serves the store, or -1 if that is this rank or not a rank.
+// ServedBy returns the rank that serves the store, or -1 if no other rank serves it.
 func (s *linkSet) ServedBy() int { return s.serverRank }
 
 // useLink calls use with a link that no other call uses.
@@ -104,7 +104,7 @@ func (s *linkSet) openLink(ctx context.Context) (*link, error) {
 }
 
 // explainDialError returns the cause of ctx if ctx is done. Otherwise, it adds ErrLost to err,
-// unless the server has refused this client.
+// unless err is permanent.
 func explainDialError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -165,8 +165,8 @@ func (s *linkSet) takeIdleOrWatch() (l *link, released <-chan struct{}, err erro
 	return nil, s.released, nil
 }
 
-// releaseLink makes a link idle, or closes it if its exchange was interrupted. It returns callErr,
-// the error of the call that used the link, or ErrClosed if Close has interrupted that call.
+// releaseLink makes a link idle, or closes it if no other call can use it. It returns callErr, the
+// error of the call that used the link, or ErrClosed if Close has interrupted that call.
 func (s *linkSet) releaseLink(l *link, callErr error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

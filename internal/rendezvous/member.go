@@ -27,7 +27,7 @@ type Member struct {
 	leaveError error // result of the first call of Leave
 }
 
-// Rank 0 sets readyKey to a list of absent ranks, which is empty when all have joined.
+// Rank 0 sets readyKey to a list of absent ranks. It is empty if all have joined.
 const readyKey = "ready"
 
 func joinedKey(rank int) string { return "joined/" + strconv.Itoa(rank) }
@@ -47,9 +47,9 @@ func (m *Member) Close() error {
 // MaxReasonBytes is the maximum length of the reason that Leave sends to the other ranks.
 const MaxReasonBytes = 64 << 10
 
-// Leave leaves the world and closes the Member's client. The other ranks receive the reason. A
-// reason of more than MaxReasonBytes is replaced by "". Later calls have no effect and return the
-// result of the first.
+// Leave leaves the world and closes the Member's client. The other ranks receive the reason, or ""
+// if it is longer than MaxReasonBytes. Later calls have no effect and return the result of the
+// first.
 //
 // If this process serves the store, the last of its Members to leave waits until the other ranks
 // have left or ctx is done, and then closes the store.
@@ -63,12 +63,11 @@ func (m *Member) Leave(ctx context.Context, reason string) error {
 }
 
 func (m *Member) leaveWorld(ctx context.Context, reason string) error {
-	isPrefixKnown := m.worldClient != nil
-	if isPrefixKnown && m.world.Size > 1 {
-		// This also works after the end of ctx.
-		publishCtx, cancel := context.WithTimeout(context.Background(), lateRequestTimeout)
+	if m.worldClient != nil && m.world.Size > 1 {
+		// ctx may be done.
+		leaveCtx, cancel := context.WithTimeout(context.Background(), lateRequestTimeout)
 		defer cancel()
-		m.publishLeft(publishCtx, []byte(reason))
+		m.announceLeave(leaveCtx, []byte(reason))
 	}
 
 	var watcherErr error
@@ -85,9 +84,9 @@ func (m *Member) leaveWorld(ctx context.Context, reason string) error {
 	return errors.Join(watcherErr, closeErr)
 }
 
-// publishLeft sets this rank's leftKey, if possible over the watcher's connection, because rank 0
+// announceLeave sets this rank's leftKey, if possible over the watcher's connection, because rank 0
 // may no longer accept new ones.
-func (m *Member) publishLeft(ctx context.Context, reason []byte) {
+func (m *Member) announceLeave(ctx context.Context, reason []byte) {
 	if m.watcher != nil {
 		err := m.watcher.announceLeave(ctx, reason)
 		if err == nil {
@@ -112,7 +111,7 @@ func (m *Member) leaveService(ctx context.Context) error {
 	stopReports := reportRanks(reportCtx, m.world.ReportConnected, findConnected)
 	defer stopReports()
 	m.awaitOthers(ctx, leaveKeys)
-	cancelReports()
+	cancelReports() // without waiting for a call in progress
 	server.announceClosing()
 	clientErr := m.jobClient.Close()
 	serverErr := server.Close()
@@ -121,7 +120,7 @@ func (m *Member) leaveService(ctx context.Context) error {
 
 // awaitOthers waits until the other ranks have set leaveKeys or disconnected, or until ctx is done.
 func (m *Member) awaitOthers(ctx context.Context, leaveKeys [][]string) {
-	ctx, cancel := context.WithCancel(ctx) // Either wait cancels the other.
+	ctx, cancel := context.WithCancel(ctx) // The first wait to end cancels the other.
 	var waiter sync.WaitGroup
 	waiter.Go(func() {
 		haveAllLeft := m.awaitLeft(ctx, leaveKeys)
@@ -134,8 +133,8 @@ func (m *Member) awaitOthers(ctx context.Context, leaveKeys [][]string) {
 	waiter.Wait()
 }
 
-// awaitLeft waits until all leaveKeys are set. Without leaveKeys, it returns false: ranks that have
-// not joined may disconnect without setting keys.
+// awaitLeft waits until all leaveKeys are set. Without leaveKeys, it returns false, because ranks
+// that have not joined set no keys.
 func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) (haveAllLeft bool) {
 	for _, keys := range leaveKeys {
 		err := m.jobClient.Wait(ctx, keys...)
@@ -147,10 +146,9 @@ func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) (haveAllLe
 	return len(leaveKeys) > 0
 }
 
-// reportRanks calls report repeatedly on another goroutine, with the ranks that findRanks returns
-// and the time since the first call. The first call has no ranks. report returns the time until its
-// next call, or a negative time to end the calls. They also end when ctx is done or stop is called.
-// report may be nil.
+// reportRanks calls report repeatedly on another goroutine until ctx is done or stop is called. The
+// arguments are the ranks that findRanks returns and the time since the first call, which has no
+// ranks. report returns the time until its next call, or a negative time to end the calls.
 func reportRanks(
 	ctx context.Context, report func([]int, time.Duration) time.Duration,
 	findRanks func(context.Context) []int,
@@ -167,12 +165,11 @@ func reportRanks(
 		pause := report(nil, 0)
 		for pause >= 0 && sleep(ctx, pause) {
 			ranks := findRanks(ctx)
-			waited := time.Since(begin)
 			if ctx.Err() != nil {
 				return
 			}
 
-			pause = report(ranks, waited)
+			pause = report(ranks, time.Since(begin))
 		}
 	}()
 	return func() {

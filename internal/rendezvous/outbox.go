@@ -6,8 +6,8 @@ import (
 )
 
 // outbox buffers the replies to one client, so that the server never blocks on a client that does
-// not read them. One goroutine runs drain. To bound the buffer, the goroutine that reads the
-// client's requests calls awaitSpace after each.
+// not read them. One goroutine runs drain. To bound the buffer, the goroutine that reads requests
+// calls awaitSpace after each request.
 type outbox struct {
 	mu       sync.Mutex // guards the fields below
 	changed  sync.Cond  // signals changes of pending and isClosed

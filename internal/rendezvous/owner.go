@@ -44,8 +44,8 @@ func checkPeer(conn net.Conn, addr string, uid uint32) error {
 }
 
 // checkAddressOwner returns an error if a process of another user uses the address of this job's
-// store. Otherwise, it returns advice for a warning: the process may end soon, for example as rank
-// 0 of an earlier run.
+// store. Otherwise, it returns advice for a warning. The address may become free soon, for example
+// if rank 0 of an earlier run still uses it.
 func checkAddressOwner(
 	ctx context.Context, endpoint Endpoint, ownUID uint32,
 ) (advice string, err error) {
@@ -73,10 +73,10 @@ func checkAddressOwner(
 			"has a random address", ownerErr)
 	case isUnix:
 		return "another job of this user has the same MASTER_PORT or run id and has not ended", nil
+	default:
+		return fmt.Sprintf("if PyTorch serves its own store there, set %s=%s on all ranks to join it",
+			EnvStore, endpoint.Address), nil
 	}
-
-	return fmt.Sprintf("if PyTorch serves its own store there, set %s=%s on all ranks to join it",
-		EnvStore, endpoint.Address), nil
 }
 
 // ownerOfSocket returns the user whose process listens on a Unix socket.
@@ -88,10 +88,14 @@ func ownerOfSocket(ctx context.Context, addr string) (owner uint32, isKnown bool
 	}
 	defer conn.Close()
 	peer, err := sys.PeerOf(conn.(*net.UnixConn))
-	return uint32(peer.UID), err == nil
+	if err != nil {
+		return 0, false
+	}
+
+	return uint32(peer.UID), true
 }
 
-// ownerOfPort returns the user whose process listens on the port of addr on this machine, if any.
+// ownerOfPort returns the user whose process listens on the port of addr on this machine.
 func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -118,7 +122,7 @@ func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 	return 0, false
 }
 
-// listenerUID returns the user whose process listens on a port, if any. table has the format of
+// listenerUID returns the user whose process listens on a port. table has the format of
 // /proc/net/tcp, with a line for each socket.
 func listenerUID(table string, port uint64) (uid uint32, isKnown bool) {
 	const (

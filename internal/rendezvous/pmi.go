@@ -14,9 +14,9 @@ import (
 	"syscall"
 )
 
-// MPICH's process manager speaks PMI-1, a text protocol, with each rank. The leader, rank 0, puts
-// the name and token of its store into a key-value space (kvs). After the barrier, all ranks get
-// them. Requests are on the left, and replies on the right. Only the leader sends the put:
+// MPICH's process manager speaks PMI-1, a text protocol, with each rank. Rank 0 puts the name and
+// token of its store into a key-value space (kvs). After the barrier, all ranks get them. Requests
+// are on the left, and replies on the right. Only rank 0 sends the put:
 //
 //	cmd=init pmi_version=1 pmi_subversion=1           cmd=response_to_init rc=0
 //	cmd=get_maxes                                     cmd=maxes keylen_max=64 vallen_max=1024
@@ -32,9 +32,9 @@ import (
 var errPMI = errors.New("PMI failed")
 
 const (
-	pmiLineBytes = 4096           // maximum length of a line
-	pmiKey       = "symmem-store" // key under which the leader stores the endpoint
-	pmiMinBytes  = 60             // required maximum length of keys and values, enough for ours
+	pmiLineBytes   = 4096           // maximum length of a line
+	pmiKey         = "symmem-store" // key under which rank 0 stores the endpoint
+	pmiNeededBytes = 60             // enough for our key and value
 )
 
 // pmiResult caches the endpoint for later calls of Connect, because the exchange ends with a
@@ -48,9 +48,9 @@ type pmiResult struct {
 // pmiResults maps the file descriptor of a connection to its *pmiResult.
 var pmiResults sync.Map
 
-// pmiEndpoint returns the endpoint that the leader has chosen. All ranks must call pmiEndpoint. The
+// pmiEndpoint returns the endpoint that rank 0 has chosen. All ranks must call pmiEndpoint. The
 // file descriptor fd is connected to the process manager, and stays open.
-func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
+func pmiEndpoint(ctx context.Context, fd int, isRank0 bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
 	result := entry.(*pmiResult)
 	result.Lock()
@@ -64,7 +64,7 @@ func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	defer conn.Close()
-	endpoint, err := pmiExchange(ctx, conn, isLeader)
+	endpoint, err := pmiExchange(ctx, conn, isRank0)
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("finding the store by PMI: %w", err)
 	}
@@ -92,13 +92,13 @@ func openPMIConn(fd int) (net.Conn, error) {
 	return conn, nil
 }
 
-func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, error) {
+func pmiExchange(ctx context.Context, conn net.Conn, isRank0 bool) (Endpoint, error) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = conn.SetDeadline(pastDeadline) // ends reads and writes
 	})
 	defer stop()
 	p := &pmiClient{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
-	endpoint, err := p.exchangeEndpoint(isLeader)
+	endpoint, err := p.exchangeEndpoint(isRank0)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
@@ -112,14 +112,14 @@ type pmiClient struct {
 	r    *bufio.Reader // reads from conn
 }
 
-// exchangeEndpoint returns the endpoint. The leader chooses its name and token at random.
-func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
+// exchangeEndpoint returns the endpoint. Rank 0 chooses its name and token at random.
+func (p *pmiClient) exchangeEndpoint(isRank0 bool) (Endpoint, error) {
 	spaceName, err := p.openSpace()
 	if err != nil {
 		return Endpoint{}, err
 	}
 
-	if isLeader {
+	if isRank0 {
 		name, token := rand.Text(), rand.Text()
 		value := name + "-" + token
 		put := fmt.Sprintf("put kvsname=%s key=%s value=%s", spaceName, pmiKey, value)
@@ -170,9 +170,9 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 
 	for _, name := range []string{"keylen_max", "vallen_max"} {
 		limit, err := strconv.Atoi(limits[name])
-		if err != nil || limit < pmiMinBytes {
+		if err != nil || limit < pmiNeededBytes {
 			return "", fmt.Errorf("%w: %s is %q, want at least %d",
-				errPMI, name, limits[name], pmiMinBytes)
+				errPMI, name, limits[name], pmiNeededBytes)
 		}
 	}
 

@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// fakeManager is a process manager of MPI. Rank 0, the leader, puts the endpoint of the store under
-// a key. After a barrier, all ranks get the value of this key. The protocol, PMI-1, consists of
-// lines: "cmd=get kvsname=kvs_1 key=k" has the answer "cmd=get_result rc=0 value=v".
+// fakeManager is a process manager of MPI. Rank 0 puts the endpoint of the store under a key. After
+// a barrier, all ranks get the value of this key. The protocol, PMI-1, consists of lines: "cmd=get
+// kvsname=kvs_1 key=k" has the answer "cmd=get_result rc=0 value=v".
 type fakeManager struct {
 	barrier sync.WaitGroup // counts the ranks that have not arrived at the barrier
 
@@ -130,7 +130,7 @@ func TestRanksConnectByPMI(t *testing.T) {
 func checkCommands(t *testing.T, m *fakeManager, conn net.Conn, rank int) {
 	commands, err := m.serve(conn)
 	want := "init get_maxes get_my_kvsname barrier_in get finalize"
-	if rank == 0 { // the leader
+	if rank == 0 {
 		want = "init get_maxes get_my_kvsname put barrier_in get finalize"
 	}
 
@@ -172,8 +172,8 @@ func TestPMIProtocolViolations(t *testing.T) {
 				_ = conn.(*net.UnixConn).CloseWrite()
 			}()
 			defer conn.Close()
-			const isLeader = true
-			_, err := pmiEndpoint(testContext(t), fd, isLeader)
+			const isRank0 = true
+			_, err := pmiEndpoint(testContext(t), fd, isRank0)
 			if err == nil || !strings.Contains(err.Error(), c.wantError) {
 				t.Fatalf("pmiEndpoint = %v, want an error that contains %q", err, c.wantError)
 			}
@@ -191,14 +191,14 @@ func TestPMIExchangeStopsWhenContextEnds(t *testing.T) {
 		_, _ = bufio.NewReader(conn).ReadString('\n')
 		cancel(cause)
 	}()
-	const isLeader = false
-	_, err := pmiEndpoint(ctx, fd, isLeader)
+	const isRank0 = false
+	_, err := pmiEndpoint(ctx, fd, isRank0)
 	if !errors.Is(err, cause) {
 		t.Fatalf("pmiEndpoint = %v, want %v", err, cause)
 	}
 
 	const closedFD = 1 << 20 // larger than any open descriptor
-	_, err = pmiEndpoint(ctx, closedFD, isLeader)
+	_, err = pmiEndpoint(ctx, closedFD, isRank0)
 	if !errors.Is(err, syscall.EBADF) {
 		t.Fatalf("pmiEndpoint of a closed descriptor = %v; want EBADF", err)
 	}

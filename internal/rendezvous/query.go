@@ -50,7 +50,7 @@ const (
 	maxKeys       = 128 << 10 // number of keys of a request
 )
 
-// maxRequestBytes is our limit for the total length of keys and values in a request.
+// maxRequestBytes is symmem's limit for the total length of keys and values in a request.
 const maxRequestBytes = 256 << 20
 
 // protocolMagic is the nonce that VALIDATE, the first request of each connection, must contain.
@@ -61,7 +61,7 @@ const (
 	replyReady    = 0 // to CHECK: all keys are set
 	replyNotReady = 1 // to CHECK: some key is missing
 	replyWaitOver = 0 // to WAIT and BARRIER
-	replyCanceled = 1 // to CANCEL_WAIT, whether or not a WAIT has ended
+	replyCanceled = 1 // to CANCEL_WAIT, even if no WAIT is pending
 )
 
 // requestFormat describes which fields follow the query of a request. The order of fields is:
@@ -70,7 +70,7 @@ type requestFormat struct {
 	name         string // of the query, for errors
 	hasNonce     bool   // a uint32
 	hasKeyCount  bool   // number of keys, a uint64
-	fixedKeys    int    // number of keys without hasKeyCount
+	fixedKeys    int    // number of keys if hasKeyCount is false
 	valuesPerKey int
 	hasNumber    bool // an int64
 }
@@ -126,14 +126,12 @@ func (r *request) encode(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(r.keys)))
 	}
 
-	values := r.values
-	for _, key := range r.keys {
+	for i, key := range r.keys {
 		b = appendField(b, key)
-		for _, value := range values[:format.valuesPerKey] {
+		firstValue := i * format.valuesPerKey
+		for _, value := range r.values[firstValue : firstValue+format.valuesPerKey] {
 			b = appendField(b, value)
 		}
-
-		values = values[format.valuesPerKey:]
 	}
 
 	if format.hasNumber {

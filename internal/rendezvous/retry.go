@@ -70,11 +70,11 @@ func withDefaultTimeout(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
-// extend returns a context that is canceled with the same cause as ctx, but later by extension.
+// extend returns a context that ends later than ctx by extension, with the same cause.
 func extend(ctx context.Context, extension time.Duration) (context.Context, context.CancelFunc) {
 	extended, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		hasSlept := sleep(extended, extension) // false after the CancelFunc below was called
+		hasSlept := sleep(extended, extension) // false if extended was canceled
 		if hasSlept {
 			cancel(context.Cause(ctx))
 		}

@@ -61,6 +61,22 @@ func chooseRoute(e *environment, o Options, w *World) error {
 	return routeAcrossMachines(e, token, w)
 }
 
+// routeToAddress sets the route for the address in Options.
+func routeToAddress(address string, token Token, w *World) error {
+	network, _, err := splitAddress(address)
+	if err == nil && network == "tcp" && token == "" {
+		err = fmt.Errorf("a store at %s requires a token: pass a token or set %s",
+			address, EnvToken)
+	}
+
+	if err != nil {
+		return fmt.Errorf("finding the store by options: %w", err)
+	}
+
+	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
+	return nil
+}
+
 // routeToRunningStore sets the route for the address in SYMMEM_STORE.
 func routeToRunningStore(e *environment, address string, token Token, w *World) error {
 	if _, _, err := splitAddress(address); err != nil {
@@ -87,25 +103,8 @@ func routeToTorchrunStore(e *environment, w *World) error {
 	return nil
 }
 
-// routeToAddress sets the route for the address in Options.
-func routeToAddress(address string, token Token, w *World) error {
-	network, _, err := splitAddress(address)
-	if err == nil && network == "tcp" && token == "" {
-		err = fmt.Errorf("a store at %s requires a token: pass a token or set %s",
-			address, EnvToken)
-	}
-
-	if err != nil {
-		return fmt.Errorf("finding the store by options: %w", err)
-	}
-
-	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
-	return nil
-}
-
-// routeOnOneMachine sets the route for ranks of one machine. They derive the name of a Unix socket
-// from variables that identify the job. MPICH sets none, so its ranks use PMI, the protocol of its
-// process manager.
+// routeOnOneMachine sets the route for ranks of one machine. The name of their Unix socket depends
+// on variables that identify the job. MPICH sets none, so its ranks use PMI.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")

@@ -38,8 +38,8 @@ type Server struct {
 	isClosing       bool                 // announceClosing was called
 	isClosed        bool                 // Close was called
 	// onAcceptError handles the first error of Accept that the user can fix. It is nil afterwards.
-	onAcceptError func(error)
-	authTimeout   time.Duration // the constant authTimeout; tests set a shorter one
+	onAcceptError    func(error)
+	handshakeTimeout time.Duration // the constant handshakeTimeout; tests set a shorter one
 }
 
 // Listen serves a new store at address, which is "host:port" or "unix:@name". On TCP, the server
@@ -79,15 +79,15 @@ func Listen(address string, token Token) (*Server, error) {
 // newServer returns a server without a listener. Only Client can connect to it.
 func newServer(address string, token Token) *Server {
 	return &Server{
-		address:       address,
-		token:         token,
-		uid:           uint32(os.Geteuid()),
-		table:         newTable(),
-		sessions:      map[clientID]*session{},
-		claims:        map[jobRank]clientID{},
-		remoteEnded:   make(chan struct{}),
-		onAcceptError: warnAcceptError,
-		authTimeout:   authTimeout,
+		address:          address,
+		token:            token,
+		uid:              uint32(os.Geteuid()),
+		table:            newTable(),
+		sessions:         map[clientID]*session{},
+		claims:           map[jobRank]clientID{},
+		remoteEnded:      make(chan struct{}),
+		onAcceptError:    warnAcceptError,
+		handshakeTimeout: handshakeTimeout,
 	}
 }
 
@@ -156,7 +156,7 @@ func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 	sess := &session{server: s, id: s.lastID, conn: conn, isRemote: isRemote, outbox: newOutbox()}
 	s.sessions[sess.id] = sess
 	if isRemote {
-		_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
+		_ = conn.SetReadDeadline(time.Now().Add(s.handshakeTimeout))
 		s.addUnauthenticated(sess)
 	}
 

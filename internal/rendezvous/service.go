@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// service is a Server that the Members of this process share if they call Connect with the same
-// address. The last one to leave closes it.
+// service is a Server that the Members of this process share if their stores have the same address.
+// The last Member to leave closes it.
 type service struct {
 	endpoint Endpoint
 	server   *Server
@@ -49,7 +49,7 @@ const claimCheckInterval = claimTimeout
 
 func (j *serviceJoiner) tryJoin(ctx context.Context) (*service, error) {
 	s, err := findOrOpenService(j.endpoint)
-	if !isAddressInUse(err) {
+	if err == nil || !isAddressInUse(err) {
 		return s, err
 	}
 
@@ -77,7 +77,7 @@ func (j *serviceJoiner) tryJoin(ctx context.Context) (*service, error) {
 	return nil, fmt.Errorf("%w; %s", err, advice)
 }
 
-// findOrOpenService adds a Member without retries.
+// findOrOpenService is joinService without retries.
 func findOrOpenService(endpoint Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *service) addWorld(leaveKeys []string) {
 	s.leaveKeys = append(s.leaveKeys, leaveKeys)
 }
 
-// removeMember removes a Member. It returns s.leaveKeys if none remain.
+// removeMember removes a Member. It returns s.leaveKeys if it was the last.
 func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

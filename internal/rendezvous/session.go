@@ -25,17 +25,17 @@ type session struct {
 }
 
 const (
-	// authTimeout limits the handshake.
-	authTimeout = 5 * time.Second
+	// handshakeTimeout limits the time for the handshake.
+	handshakeTimeout = 5 * time.Second
 	// flushTimeout limits the time for writing the last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes limits a request of the handshake. The longest sends the token.
-	maxAuthBytes = len(tokenKeyPrefix) + maxTokenBytes + 64
+	// maxHandshakeBytes limits a request of the handshake. It has room for the longest token.
+	maxHandshakeBytes = len(tokenKeyPrefix) + maxTokenBytes + 64
 )
 
 var (
 	errNoHandshake     = errors.New("the first query is not VALIDATE with the expected magic number")
-	errUnauthenticated = errors.New("the token is wrong, or an invalid query preceded it")
+	errUnauthenticated = errors.New("the token is wrong or missing")
 )
 
 // run serves the connection until it is closed or the client violates the protocol.
@@ -44,10 +44,10 @@ func (s *session) run() {
 	s.server.endSession(s)
 	isMachineSilent := sys.IsSilence(err)
 	if isMachineSilent {
-		s.server.endSilentSessions() // The client's machine may have other sessions.
+		s.server.endSilentSessions() // other sessions of the same machine
 	}
 
-	// Server.Close waits for the last replies, even if the client does not read them.
+	// Otherwise, a client that reads nothing would block Server.Close.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.outbox.close()
 }
@@ -68,16 +68,14 @@ func (s *session) serve(d *decoder) error {
 			return err
 		}
 
-		if err := s.server.handleRequest(s.id, r); err != nil {
+		if err := s.handle(r); err != nil {
 			return err
 		}
-
-		s.outbox.awaitSpace()
 	}
 }
 
 func (s *session) receiveHandshake(d *decoder) error {
-	r, err := d.readRequest(maxAuthBytes)
+	r, err := d.readRequest(maxHandshakeBytes)
 	if err != nil {
 		return err
 	}
@@ -94,23 +92,20 @@ func (s *session) receiveHandshake(d *decoder) error {
 	return s.receiveToken(d)
 }
 
-// receiveToken reads and answers the token, which is a CHECK of a special key. Before the token, a
-// client may send PINGs, whose replies confirm VALIDATE.
+// receiveToken reads and answers a CHECK whose key contains the token. Before it, the client may
+// send PINGs to confirm VALIDATE.
 func (s *session) receiveToken(d *decoder) error {
 	for {
-		r, err := d.readRequest(maxAuthBytes)
+		r, err := d.readRequest(maxHandshakeBytes)
 		if err != nil {
 			return err
 		}
 
 		switch r.query {
 		case queryPing:
-			err = s.server.handleRequest(s.id, r)
-			if err != nil {
+			if err := s.handle(r); err != nil {
 				return err
 			}
-
-			s.outbox.awaitSpace()
 		case queryCheck:
 			if s.server.token.matches(r) {
 				s.outbox.post([]byte{replyReady})
@@ -123,4 +118,14 @@ func (s *session) receiveToken(d *decoder) error {
 			return errUnauthenticated
 		}
 	}
+}
+
+// handle executes a request. It returns when the outbox has space for another reply.
+func (s *session) handle(r *request) error {
+	if err := s.server.handleRequest(s.id, r); err != nil {
+		return err
+	}
+
+	s.outbox.awaitSpace()
+	return nil
 }

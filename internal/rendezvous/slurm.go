@@ -17,8 +17,8 @@ import (
 //	SLURM_STEP_NUM_NODES=3              number of machines
 //	SLURM_STEP_TASKS_PER_NODE=4,2,1     number of ranks on each machine
 
-// firstReservedStep is the lowest step ID of processes that are not ranks, such as the job's
-// script. Slurm also sets SLURM_PROCID for them.
+// Step IDs from firstReservedStep belong to processes that are not ranks, such as the job's script.
+// Slurm also sets SLURM_PROCID for them.
 const firstReservedStep = 0xfffffff0
 
 // isInSlurmStep reports whether this process is a rank that srun has started.
@@ -80,18 +80,17 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 // tasksOnNode returns the number of tasks on a node. list is SLURM_STEP_TASKS_PER_NODE. For
 // example, "4(x2),3" means 4, 4 and 3 tasks.
 func tasksOnNode(list string, node int) (tasks int, isValid bool) {
-	firstNode := 0 // of the current item
 	for item := range strings.SplitSeq(list, ",") {
 		itemTasks, nodeCount, isItemValid := parseTaskItem(item)
 		if !isItemValid {
 			return 0, false
 		}
 
-		if node-firstNode < nodeCount {
+		if node < nodeCount {
 			return itemTasks, true
 		}
 
-		firstNode += nodeCount
+		node -= nodeCount // relative to the next item
 	}
 
 	return 0, false

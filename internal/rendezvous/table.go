@@ -63,9 +63,9 @@ func newTable() *table {
 	}
 }
 
-// apply executes a request and returns replies to its sender and to waiters, which the caller must
-// send before the next call. After an error, it must also close the sender's connection. The caller
-// must not change r.values afterwards.
+// apply executes a request and returns replies to its sender and to waiters. The caller must send
+// them before the next call, and after an error close the sender's connection. It must not change
+// r.values afterwards.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)
@@ -114,7 +114,7 @@ func (t *table) dispatch(from clientID, r *request) error {
 		t.addReply(from, appendNumber(nil, int64(len(queue))))
 	case queryPing:
 		t.addReply(from, binary.LittleEndian.AppendUint32(nil, r.nonce))
-	default: // The decoder has rejected all other queries except VALIDATE.
+	default: // VALIDATE: the decoder rejects unknown queries.
 		return errUnexpectedValidate
 	}
 

@@ -28,8 +28,8 @@ func (t *table) startWait(from clientID, keys []string) error {
 	return nil
 }
 
-// wakeWaiters removes a key that has been set from all waiters, and ends those without missing
-// keys.
+// wakeWaiters removes a key that has been set from its waiters. Waits without other missing keys
+// end.
 func (t *table) wakeWaiters(key string) {
 	waiters := t.waitersByKey[key]
 	delete(t.waitersByKey, key)
@@ -38,8 +38,8 @@ func (t *table) wakeWaiters(key string) {
 	}
 }
 
-// removeMissingKey removes a key from w.missingKeys, and ends the wait if no missing key remains.
-// The caller must have removed w from t.waitersByKey[key].
+// removeMissingKey removes a key from w.missingKeys, and ends the wait if it was the last. The
+// caller must have removed w from t.waitersByKey[key].
 func (t *table) removeMissingKey(w *waiter, key string) {
 	delete(w.missingKeys, key)
 	if len(w.missingKeys) == 0 {
@@ -64,8 +64,8 @@ func (t *table) unlistWaiter(w *waiter, key string) {
 	}
 }
 
-// arriveAtBarrier executes a BARRIER. The barrier opens when a client requires no more arrivals
-// than there were.
+// arriveAtBarrier executes a BARRIER. The barrier opens when the number of arrivals reaches
+// required.
 func (t *table) arriveAtBarrier(from clientID, key string, required int64) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait

@@ -10,7 +10,7 @@ import (
 
 // maxUnauthenticated limits the remote sessions without a completed handshake, so that programs
 // that connect and send nothing cannot use up the server's file descriptors. Beyond the limit, the
-// server closes the oldest session. If its client is a rank, the rank reconnects.
+// server closes the oldest session. A rank then reconnects.
 const maxUnauthenticated = 128
 
 // unauthenticatedLimit returns maxUnauthenticated, or less if this process may open few files.
@@ -24,7 +24,7 @@ func unauthenticatedLimit() int {
 }
 
 // unauthenticatedLimitFor returns a quarter of descriptorLimit, so that most descriptors remain for
-// ranks, but at least 4 and at most maxUnauthenticated.
+// ranks. The result is between 4 and maxUnauthenticated.
 func unauthenticatedLimitFor(descriptorLimit uint64) int {
 	return int(min(max(descriptorLimit/4, 4), maxUnauthenticated))
 }
@@ -43,12 +43,13 @@ func (s *Server) addUnauthenticated(sess *session) {
 // removeUnauthenticated removes a session that has completed the handshake or ended. It has no
 // effect on other sessions. The caller must hold s.mu.
 func (s *Server) removeUnauthenticated(sess *session) {
-	isSession := func(other *session) bool { return other == sess }
-	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, isSession)
+	if i := slices.Index(s.unauthenticated, sess); i >= 0 {
+		s.unauthenticated = slices.Delete(s.unauthenticated, i, i+1)
+	}
 }
 
 // openSession records that a client has completed the handshake, and removes the deadline of its
-// connection. Drain waits for remote open sessions.
+// connection.
 func (s *Server) openSession(sess *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,8 +67,8 @@ func (s *Server) openSession(sess *session) error {
 	return sess.conn.SetReadDeadline(noDeadline)
 }
 
-// OnAcceptError sets a function to which the server passes its first error about too many open
-// files, on another goroutine. By default, the server logs a warning.
+// OnAcceptError sets the function that handles the first error about too many open files. A
+// goroutine of the server calls it. By default, the server logs a warning.
 func (s *Server) OnAcceptError(handle func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +88,7 @@ func (s *Server) reportAcceptError(err error) {
 	handle := s.onAcceptError
 	s.onAcceptError = nil
 	s.mu.Unlock()
-	isFirst := handle != nil
-	if isFirst {
+	if handle != nil {
 		handle(err)
 	}
 }

@@ -85,11 +85,11 @@ func checkClientWorks(t *testing.T, s *Server) {
 	}
 }
 
-// authTimeout limits the time until the handshake is complete.
+// handshakeTimeout limits the time until the handshake is complete.
 func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s, client := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
-	s.authTimeout = 50 * time.Millisecond // short, because the test waits for it
+	s.handshakeTimeout = 50 * time.Millisecond // short, because the test waits for it
 	s.mu.Unlock()
 	silentConn := dialWithoutHandshake(t, s)
 	partialConn := dialWithoutHandshake(t, s)
@@ -99,17 +99,17 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 
 	checkClosed(t, silentConn)
 	checkClosed(t, partialConn)
-	// An authenticated client may be idle for longer than authTimeout.
+	// An authenticated client may be idle for longer than handshakeTimeout.
 	if err := client.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// authTimeout does not apply to clients in the server's process, which need no token.
+// handshakeTimeout does not apply to clients in the server's process, which need no token.
 func TestLocalClientHasNoDeadline(t *testing.T) {
 	s, _ := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
-	s.authTimeout = -time.Second // already over when a connection opens
+	s.handshakeTimeout = -time.Second // already over when a connection opens
 	s.mu.Unlock()
 	if err := s.Client().Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)

@@ -18,10 +18,9 @@ type World struct {
 	RunID                string // the launcher's name for the job; "" if there is none
 	Restart              int    // number of restarts by the launcher
 	Route                Route  // how to reach the store
-	// ReportAbsent, if not nil, is called repeatedly while Connect waits for other ranks, with the
-	// missing ranks in ascending order and the time since the first call. The first call, when the
-	// wait begins, gets no ranks. The result is the time until the next call, or negative to end the
-	// calls.
+	// ReportAbsent, if not nil, is called repeatedly while Connect waits for other ranks. absent
+	// lists the missing ranks in ascending order. waited is the time since the first call, which
+	// gets no ranks. The result is the time until the next call, or negative to end the calls.
 	ReportAbsent func(absent []int, waited time.Duration) time.Duration
 	// ReportConnected is like ReportAbsent, but is called while this rank serves the store and waits
 	// for other ranks to leave. connected lists the ranks that have not left.
@@ -41,7 +40,7 @@ const (
 	SourceOneProcess Source = "one process"
 )
 
-// SourceLaunch replaces another source if SYMMEM_STORE begins with LaunchStore.
+// SourceLaunch replaces the source of the numbers if symmem launch serves the store.
 const SourceLaunch Source = "symmem launch"
 
 // LaunchStore is the address prefix of stores that symmem launch serves.
@@ -62,7 +61,7 @@ type RouteKind int
 const (
 	// RouteLocal is a store inside this process, for a job with a single rank.
 	RouteLocal RouteKind = iota
-	// RouteJoin is a store that a launcher or PyTorch serves.
+	// RouteJoin is a running store, such as the launcher's.
 	RouteJoin
 	// RouteServe is a store that rank 0 serves at an endpoint that all ranks know.
 	RouteServe
@@ -92,8 +91,8 @@ type Options struct {
 	// LocalSize are 0, all ranks run on this machine.
 	Rank, Size           int
 	LocalRank, LocalSize int
-	// Address is where rank 0 serves the store. An address of TCP requires a Token. If Address is
-	// empty, the environment determines the route.
+	// Rank 0 serves the store at Address. A TCP address requires a Token. If Address is empty, the
+	// environment determines the route.
 	Address string
 	// Token overrides SYMMEM_TOKEN.
 	Token Token
