@@ -64,7 +64,7 @@ func pmiEndpoint(ctx context.Context, fd int, isRank0 bool) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	defer conn.Close()
-	endpoint, err := pmiExchange(ctx, conn, isRank0)
+	endpoint, err := exchangeWithContext(ctx, conn, isRank0)
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("finding the store by PMI: %w", err)
 	}
@@ -92,7 +92,7 @@ func openPMIConn(fd int) (net.Conn, error) {
 	return conn, nil
 }
 
-func pmiExchange(ctx context.Context, conn net.Conn, isRank0 bool) (Endpoint, error) {
+func exchangeWithContext(ctx context.Context, conn net.Conn, isRank0 bool) (Endpoint, error) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = conn.SetDeadline(pastDeadline) // ends reads and writes
 	})

@@ -130,22 +130,22 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 func identifyJob(e *environment, w *World) ([]string, error) {
 	jobID := []string{w.RunID, strconv.Itoa(w.Restart)}
 	usesMasterAddress := w.Source == SourceTorchrun || w.Source == SourceOptions
-	if !usesMasterAddress {
-		if w.RunID == "" {
-			return nil, e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
+	if usesMasterAddress {
+		port := e.value("MASTER_PORT")
+		hasRunID := w.RunID != "" && w.RunID != "none" // "none" is torchrun's default.
+		if port == "" && !hasRunID {
+			return nil, e.errorf("the ranks of this job have no common name for their store: "+
+				"set MASTER_PORT, a run id, or %s", EnvStore)
 		}
 
-		return jobID, nil
+		return append(jobID, e.value("MASTER_ADDR"), port), nil
 	}
 
-	port := e.value("MASTER_PORT")
-	hasRunID := w.RunID != "" && w.RunID != "none" // "none" is torchrun's default.
-	if port == "" && !hasRunID {
-		return nil, e.errorf("the ranks of this job have no common name for their store: "+
-			"set MASTER_PORT, a run id, or %s", EnvStore)
+	if w.RunID == "" {
+		return nil, e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
 	}
 
-	return append(jobID, e.value("MASTER_ADDR"), port), nil
+	return jobID, nil
 }
 
 // jobSocketAddress returns the address of a user's Unix socket for a job. It contains a hash of

@@ -15,8 +15,8 @@ import (
 // Server serves a store, which is a table of keys and values for the ranks of a job. The protocol
 // is that of PyTorch's TCPStore. A Server is safe for concurrent use.
 //
-// Each connection has a session. A session is remote if a listener has accepted its connection,
-// and open if its client has sent the required token.
+// Each connection has a session. A session is remote if a listener has accepted its connection, and
+// open if its handshake is complete.
 type Server struct {
 	// These fields do not change.
 	listener   net.Listener   // nil if only this process can reach the server
@@ -114,10 +114,11 @@ func (s *Server) Client() *Client {
 func (s *Server) acceptClients() {
 	for {
 		conn, err := s.listener.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed):
+		if errors.Is(err, net.ErrClosed) {
 			return
-		case err != nil:
+		}
+
+		if err != nil {
 			// No descriptor is free, or the client has disconnected.
 			s.reportAcceptError(err)
 			time.Sleep(acceptPause)
@@ -143,8 +144,8 @@ func (s *Server) acceptClients() {
 // using a whole CPU core.
 const acceptPause = 10 * time.Millisecond
 
-// startSession starts the goroutines that serve a connection and close it in the end. If the server
-// is closed, it returns false and leaves the connection open.
+// startSession starts the goroutines that serve a connection and finally close it. If the server is
+// closed, it returns false and leaves the connection open.
 func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,8 +184,8 @@ func (s *Server) endSession(sess *session) {
 	}
 }
 
-// endSilentSessions closes all connections to machines that do not answer. Without it, the server
-// would detect the connections of one silent machine one after another.
+// endSilentSessions closes all connections to machines that do not answer. Otherwise, each of a
+// machine's connections would have to time out separately.
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,9 +221,8 @@ func (s *Server) applyRequest(from clientID, r *request) error {
 	return err
 }
 
-// Drain stops listening and waits until all authenticated clients of other processes have
-// disconnected. Meanwhile, the server serves these clients. Drain returns an error if ctx is done
-// first.
+// Drain stops listening and waits until all open remote sessions have ended. Meanwhile, the server
+// serves them. Drain returns an error if ctx is done first.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()

@@ -104,7 +104,7 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryGet, queryMultiGet:
 		t.addReply(from, t.encodeValues(r.keys))
 	case queryCheck:
-		t.addReply(from, []byte{t.check(r.keys)})
+		t.addReply(from, []byte{t.checkReply(r.keys)})
 	case queryNumKeys:
 		t.addReply(from, appendNumber(nil, int64(len(t.values))))
 	case queryListKeys:
@@ -147,7 +147,7 @@ func (t *table) encodeKeys() []byte {
 	return b
 }
 
-func (t *table) check(keys []string) (oneByteReply byte) {
+func (t *table) checkReply(keys []string) byte {
 	if slices.ContainsFunc(keys, t.isMissing) {
 		return replyNotReady
 	}
