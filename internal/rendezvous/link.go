@@ -39,9 +39,12 @@ func (l *link) exchange(
 ) error {
 	stop := l.failIOAfter(ctx)
 	defer stop()
-	hadPendingReply := l.hasPendingReply
-	l.hasPendingReply = true
 	written, err := l.conn.Write(requests)
+	hasSentNothing := written == 0 && errors.Is(err, os.ErrDeadlineExceeded)
+	if !hasSentNothing {
+		l.hasPendingReply = true
+	}
+
 	if err == nil {
 		err = readReply(l.decoder)
 	}
@@ -50,11 +53,6 @@ func (l *link) exchange(
 		l.hasPendingReply = false
 		l.mayNeedToken = false
 		return nil
-	}
-
-	hasSentNothing := written == 0 && errors.Is(err, os.ErrDeadlineExceeded)
-	if hasSentNothing {
-		l.hasPendingReply = hadPendingReply
 	}
 
 	return l.explainError(ctx, err)
