@@ -62,7 +62,8 @@ func TestTCPRequiresToken(t *testing.T) {
 	}
 }
 
-// Before authentication, the server accepts a PING, but no request that is too long for a token.
+// Before authentication, the server answers a PING, and closes the connection if a request is
+// longer than any token.
 func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	s := newServer("test", "secret")
 	closeLater(t, s)

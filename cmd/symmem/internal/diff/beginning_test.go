@@ -9,18 +9,13 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-const (
-	shortPeriod = 50   // requests repeat within a trace
-	longPeriod  = 1000 // longer than the traces, so no request repeats
-)
-
-// partialTrace describes a trace of requests whose sizes or texts repeat.
+// partialTrace describes a trace that has lost the requests before first.
 type partialTrace struct {
 	class      history.Class
 	rank       int
-	first, end int // indexes of requests; older ones are lost
-	period     int // number of requests before they repeat
-	step       int // difference of adjacent numbers; above 1 if messages have numbers too
+	first, end int // indexes of requests
+	period     int // requests i and i+period are equal
+	numberStep int // difference between the numbers of adjacent requests
 }
 
 func (p partialTrace) history() *history.Rank {
@@ -31,7 +26,7 @@ func (p partialTrace) history() *history.Rank {
 	for i := p.first; i < p.end; i++ {
 		variant := i % p.period
 		e := history.Event{
-			Number: int64(i * p.step), Action: history.Alloc, Size: int64(variant + 1), Stack: noStack,
+			Number: int64(i * p.numberStep), Action: history.Alloc, Size: int64(variant + 1), Stack: noStack,
 		}
 		if p.class == history.Calls {
 			e.Action = history.Call
@@ -46,9 +41,12 @@ func (p partialTrace) history() *history.Rank {
 	return r
 }
 
+// The traces of two ranks begin at different requests. Numbers or contents identify the requests
+// that both contain. If contents repeat, a note says that this is uncertain.
 func TestLostBeginning(t *testing.T) {
-	const first0, first1, end = 110, 240, 600 // arbitrary; the trace of rank 0 begins earlier
+	const first0, first1, end = 110, 240, 600 // arbitrary
 	const wantEqual = end - first1
+	const shortPeriod, longPeriod = 50, 1000 // at the long one, no contents repeat
 	for _, c := range []struct {
 		class       history.Class
 		period      int
@@ -62,17 +60,18 @@ func TestLostBeginning(t *testing.T) {
 		{class: history.Calls, period: longPeriod, hasMessages: true},
 		{class: history.Calls, period: shortPeriod, hasMessages: true, wantNote: true},
 	} {
-		step1 := 1
+		numberStep1 := 1
 		if c.hasMessages {
-			step1 = 3
+			numberStep1 = 3 // rank 1 has two messages between collectives, rank 0 has none
 		}
 
 		ranks := []*history.Rank{
 			partialTrace{
-				class: c.class, rank: 0, first: first0, end: end, period: c.period, step: 1,
+				class: c.class, rank: 0, first: first0, end: end, period: c.period, numberStep: 1,
 			}.history(),
 			partialTrace{
-				class: c.class, rank: 1, first: first1, end: end, period: c.period, step: step1,
+				class: c.class, rank: 1, first: first1, end: end, period: c.period,
+				numberStep: numberStep1,
 			}.history(),
 		}
 		for _, r := range ranks {
@@ -93,8 +92,8 @@ func TestLostBeginning(t *testing.T) {
 	}
 }
 
-// The Size of a reservation is a number of bytes. In a dump of PyTorch's Flight Recorder, the Size
-// of a call is the number of the call.
+// A reservation is a Call whose Size is in bytes. Compare must not take the Size for the call's
+// number, as in dumps of PyTorch's Flight Recorder.
 func TestLostBeginningBeforeReservation(t *testing.T) {
 	const first0, reservation, first1, end = 10, 11, 12, 20
 	const wantEqual = end - first1
@@ -122,7 +121,7 @@ func TestLostBeginningBeforeReservation(t *testing.T) {
 	}
 }
 
-// Only rank 0's trace is complete. Its first segment is not used in the trace of rank 1.
+// Rank 1 has lost the only request in the first segment, so that its segments have other indexes.
 func TestLostSegment(t *testing.T) {
 	first := history.Event{Number: 0, Action: history.Alloc, Size: 512, Segment: 0, Stack: noStack}
 	common := history.Event{Number: 1, Action: history.Alloc, Size: 1024, Segment: 1, Stack: noStack}
