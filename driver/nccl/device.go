@@ -77,7 +77,7 @@ func (d *Device) open(ctx context.Context) error {
 		return err
 	}
 
-	d.ncclAnyThread = d.nccl.WithStep(d.gpu.Entry())
+	d.ncclAnyThread = d.nccl.WithStep(d.gpu.ContextStep())
 	d.info = driver.Info{Backend: "nccl", Name: d.gpu.Model, Granularity: d.gpu.Granularity}
 	d.exporter = memory.Exporter{GPU: d.gpu, Machine: d.machine}
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))

@@ -15,15 +15,15 @@ type CubinFunc func(major, minor int) ([]byte, error)
 // cubins. Load and Unload require a current context.
 type Code struct {
 	CubinFuncs []CubinFunc
-	CanOverlap bool // kernels can start before their predecessors exit; constant after Load
+	CanOverlap bool // a kernel can start before the previous one exits; constant after Load
 
 	Mu        ranked.Mutex[codeMu]     // guards the following fields
 	modules   []cuda.Module            // loaded cubins; nil before Load
 	functions map[string]cuda.Function // cache of kernels by name
 }
 
-// Load loads all cubins and their kernels once. CUDA would otherwise load each kernel at its first
-// launch, which may wait for running kernels.
+// Load loads all cubins and their kernels, unless they are loaded. Otherwise, the first launch of
+// each kernel would load it, and might wait for running kernels.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -36,12 +36,12 @@ func (c *Code) Load(g *GPU) error {
 		return err
 	}
 
-	isOverlapSupported, err := g.CanOverlapLaunches()
+	canDeviceOverlap, err := g.CanOverlapLaunches()
 	if err != nil {
 		return err
 	}
 
-	c.CanOverlap = isOverlapSupported && kernels.CanOverlap(major)
+	c.CanOverlap = canDeviceOverlap && kernels.CanOverlap(major)
 	c.functions = map[string]cuda.Function{}
 	for _, cubinFunc := range c.CubinFuncs {
 		if err := c.loadCubin(g, cubinFunc, major, minor); err != nil {
@@ -67,7 +67,7 @@ func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 
 	c.modules = append(c.modules, module)
 	if Stuck.Load() {
-		// ModuleLoadFunctions could wait forever for the stuck kernel. The first launch of each kernel
+		// ModuleLoadFunctions could wait forever for a stuck kernel. The first launch of each kernel
 		// loads it instead, which does not wait on an H200 with driver 580.
 		return nil
 	}
@@ -79,7 +79,7 @@ func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	if function, isKnown := c.functions[name]; isKnown {
+	if function, isCached := c.functions[name]; isCached {
 		return function, nil
 	}
 
@@ -91,8 +91,7 @@ func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	return function, err
 }
 
-// findFunction returns the error of the last module if no module has the kernel. The caller must
-// hold c.Mu.
+// findFunction searches all modules. The caller must hold c.Mu.
 func (c *Code) findFunction(g *GPU, name string) (function cuda.Function, err error) {
 	if len(c.modules) == 0 {
 		return 0, errors.New("the kernels are not loaded")

@@ -19,11 +19,11 @@ import (
 // context current before each call.
 type GPU struct {
 	cuda.Device
-	CUDA        *cuda.Driver // requires a current context, as in Do
+	CUDA        *cuda.Driver // requires a current context
 	contextCUDA *cuda.Driver // makes context current before each call, for With
 	context     cuda.Context
-	// Relaxed is set once another library is known to use streams of the GPU. Calls then use CUDA's
-	// relaxed capture mode, in which they do not invalidate the library's captures.
+	// Relaxed is set once another library may capture streams of the GPU. Calls then use CUDA's
+	// relaxed capture mode, which keeps these captures valid.
 	Relaxed         atomic.Bool
 	Timeout         time.Duration // limits each wait for internal work
 	InternalStreams InternalStreams
@@ -35,7 +35,7 @@ type GPU struct {
 
 	unfinishedWork []*unfinishedItem // work that may still use memory
 	deferredFrees  []func() error    // run by Reclaim, in order
-	firstFreeEnded chan struct{}     // closed when deferredFrees[0] has run; nil before it runs
+	firstFreeEnded chan struct{}     // closed when deferredFrees[0] has run; nil unless it runs
 	unreported     error             // joined errors for the next Reclaim
 }
 
@@ -55,7 +55,7 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
-// Borrow runs calls with the primary context retained and current.
+// Borrow retains the primary context, runs calls with it current, and releases it.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -115,8 +115,8 @@ func (g *GPU) IsHeld() bool {
 // SharesContext reports whether g and other use the same context.
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
-// Entry returns a step that makes the context current before a call to another C library.
-func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
+// ContextStep returns a step that makes the context current before a call to another C library.
+func (g *GPU) ContextStep() dl.Step { return g.CUDA.ContextStep(g.context) }
 
 // Do runs calls on one thread with the context current, and in relaxed capture mode if Relaxed is
 // set.
@@ -141,15 +141,15 @@ func (g *GPU) Do(calls func() error) error {
 
 // Get is GPU.Do for a call that returns a value.
 func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
-	err = g.Do(func() error {
-		value, err = call()
-		return err
+	err = g.Do(func() (callErr error) {
+		value, callErr = call()
+		return callErr
 	})
 	return value, err
 }
 
-// With runs calls with a Driver for the context. If Relaxed is set, it uses Do. Otherwise, it is
-// cheaper, because it does not lock the goroutine to a thread.
+// With runs calls with a Driver for the context. Unless Relaxed is set, With is cheaper than Do,
+// because it does not lock the goroutine to a thread.
 func (g *GPU) With(calls func(api *cuda.Driver) error) error {
 	if !g.Relaxed.Load() {
 		return calls(g.contextCUDA)
@@ -158,12 +158,11 @@ func (g *GPU) With(calls func(api *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Query runs a query of CUDA in With. While another library captures a stream in global mode, CUDA
-// refuses the query and invalidates the capture. Query then retries in relaxed mode.
+// Query is With for a CUDA query. While another library captures a stream in global mode, CUDA
+// refuses the query and invalidates the capture. Query then sets Relaxed and retries.
 func (g *GPU) Query(call func(api *cuda.Driver) error) error {
 	err := g.With(call)
-	isRefused := errors.Is(err, cuda.ErrCaptureUnsupported)
-	if !isRefused {
+	if !errors.Is(err, cuda.ErrCaptureUnsupported) {
 		return err
 	}
 
@@ -177,7 +176,7 @@ func (g *GPU) IsMapped(address uintptr) bool {
 	return err == nil
 }
 
-// Map reserves addresses, maps an allocation there for this GPU only, and returns the first
+// Map reserves addresses and maps an allocation at them, for this GPU only. It returns the first
 // address. Map, MapAt and Unmap require a current context.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	address, err := g.CUDA.AddressReserve(bytes, g.Granularity)

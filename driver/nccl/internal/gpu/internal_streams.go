@@ -17,7 +17,7 @@ type InternalStreams struct {
 	idle []cuda.Stream // guarded by mu
 }
 
-// Run calls queue, which may block, to add work to a stream. It then waits for the work, even if
+// Run calls queue to add work to a stream. queue may block. Run then waits for the work, even if
 // queue returns an error. If the work takes longer than g.Timeout, Run returns an error, and memory
 // stays mapped until the work has ended.
 func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) error {
@@ -28,15 +28,13 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 
 	queueErr := queue(stream)
 	waitErr := PollQueryFor(g.Timeout, func() (bool, error) { return queryStream(g, stream) })
-	if waitErr == nil {
+	switch {
+	case waitErr == nil:
 		s.put(stream)
 		return queueErr
-	}
-
-	isTimeout := errors.Is(waitErr, context.DeadlineExceeded)
-	if isTimeout {
+	case errors.Is(waitErr, context.DeadlineExceeded):
 		abandonStream(g, stream)
-	} else { // the query has failed
+	default: // the query has failed
 		_ = g.CUDA.StreamDestroy(stream)
 	}
 
@@ -70,7 +68,7 @@ func queryStream(g *GPU, stream cuda.Stream) (isDone bool, err error) {
 	return isDone, err
 }
 
-// abandonStream leaks a stream, and registers its work as unfinished until it completes or fails.
+// abandonStream leaks a stream. The stream's work is unfinished until it completes or fails.
 func abandonStream(g *GPU, stream cuda.Stream) {
 	g.AddUnfinished(func() bool {
 		isDone, err := queryStream(g, stream)

@@ -11,7 +11,7 @@ import (
 )
 
 // Pinned allocates values in page-locked host memory that the device can access. The size of T must
-// be a power of two and at most a page. Pinned is safe for concurrent use.
+// divide pageBytes. Pinned is safe for concurrent use.
 type Pinned[T any] struct {
 	Mu    ranked.Mutex[pinnedMu] // guards the following fields
 	pages []uintptr
@@ -21,11 +21,11 @@ type Pinned[T any] struct {
 const pageBytes = 4096
 
 // Take allocates a zero value. The context must be current on the calling thread.
-func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
+func (p *Pinned[T]) Take(api *cuda.Driver) (*T, error) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	if len(p.free) == 0 {
-		page, err := gpu.MemAllocHost(pageBytes)
+		page, err := api.MemAllocHost(pageBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -40,7 +40,8 @@ func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 	last := len(p.free) - 1
 	value := p.free[last]
 	p.free = p.free[:last]
-	*value = *new(T)
+	var zero T
+	*value = zero
 	return value, nil
 }
 
@@ -51,13 +52,13 @@ func (p *Pinned[T]) Put(values ...*T) {
 	p.free = append(p.free, values...)
 }
 
-// Close frees all values. The context must be current on the calling thread.
-func (p *Pinned[T]) Close(gpu *cuda.Driver) error {
+// Close frees the host memory. The context must be current on the calling thread.
+func (p *Pinned[T]) Close(api *cuda.Driver) error {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	var errs []error
 	for _, page := range p.pages {
-		errs = append(errs, gpu.MemFreeHost(page))
+		errs = append(errs, api.MemFreeHost(page))
 	}
 
 	p.pages, p.free = nil, nil

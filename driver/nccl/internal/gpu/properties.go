@@ -9,13 +9,13 @@ import (
 )
 
 // Properties describes a GPU and its segments. A segment is an allocation that other processes can
-// import: by file descriptor or, from another machine in the same NVLink fabric, by fabric handle.
+// import: by file descriptor on the same machine, or by fabric handle in the same NVLink fabric.
 type Properties struct {
 	Model           string              // for example "NVIDIA H200"
 	Major           int                 // major compute capability, 9 for an H200
 	Multiprocessors int                 // number of multiprocessors
 	SegmentProp     cuda.AllocationProp // allocation properties of segments
-	NoFabricReason  string              // why segments have no fabric handles, or ""
+	NoFabricReason  string              // why segments have no fabric handles; empty if they do
 	Granularity     int64               // segment sizes and offsets are multiples of it, in bytes
 	Accessors       []cuda.Device       // this GPU and the visible GPUs that can access its memory
 }
@@ -49,7 +49,7 @@ func (g *GPU) queryProperties() (err error) {
 	return err
 }
 
-// setSegmentProp copies the properties of NCCL's allocator, so that NCCL can register segments.
+// setSegmentProp uses the same properties as NCCL's allocator, so that NCCL can register segments.
 func (g *GPU) setSegmentProp() error {
 	vmmSupported, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
@@ -75,8 +75,8 @@ func (g *GPU) setSegmentProp() error {
 	return nil
 }
 
-// checkFabric returns an error if the GPU cannot allocate memory with prop, which requests a fabric
-// handle. It requires a current context.
+// checkFabric returns an error if the GPU cannot allocate memory with a fabric handle. prop must
+// request the handle, and the context must be current.
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.hasAttribute(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support fabric handles")
@@ -108,7 +108,7 @@ func (g *GPU) hasAttribute(attribute cuda.Attribute) bool {
 	return err == nil && value != 0
 }
 
-// findAccessors returns the value of Accessors.
+// findAccessors omits a GPU if CUDA cannot check its access.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	gpuCount, err := g.CUDA.DeviceCount()
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Unmapping memory could block or crash a running kernel, which can outlive its stream.
-// AddUnfinished registers such work, FreeWhenIdle defers frees, and Reclaim later runs the deferred
-// frees in order, one at a time.
+// A kernel can outlive its stream. While it runs, unmapping memory could block or crash the kernel.
+// AddUnfinished registers unfinished work, FreeWhenIdle defers frees, and Reclaim runs the deferred
+// frees.
 
 // KernelEndTimeout limits the wait for a kernel that was asked to exit. Tests raise it on the
 // software GPU.
@@ -19,7 +19,7 @@ var KernelEndTimeout = time.Second
 // process does. The backend then makes no CUDA calls that may wait for the whole device.
 var Stuck atomic.Bool
 
-// CloseTimeout returns the time limit for a Close. It is shorter if a kernel is stuck.
+// CloseTimeout returns the time limit for a Close: usual or, if a kernel is stuck, less.
 func CloseTimeout(usual time.Duration) time.Duration {
 	if Stuck.Load() {
 		return min(usual, KernelEndTimeout)
@@ -28,7 +28,7 @@ func CloseTimeout(usual time.Duration) time.Duration {
 	return usual
 }
 
-// unfinishedItem is compared by pointer, because functions are not comparable.
+// unfinishedItem wraps isDone, because functions are not comparable.
 type unfinishedItem struct{ isDone func() bool }
 
 // AddUnfinished makes MustKeepMemory return true until isDone returns true. isDone may be called on
@@ -59,14 +59,6 @@ func (g *GPU) MustKeepMemory() bool {
 	}
 }
 
-// removeUnfinished has no effect if another goroutine has already removed the item.
-func (g *GPU) removeUnfinished(item *unfinishedItem) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	isItem := func(other *unfinishedItem) bool { return other == item }
-	g.unfinishedWork = slices.DeleteFunc(g.unfinishedWork, isItem)
-}
-
 // firstUnfinished returns nil if all work is done.
 func (g *GPU) firstUnfinished() *unfinishedItem {
 	g.mu.Lock()
@@ -76,6 +68,15 @@ func (g *GPU) firstUnfinished() *unfinishedItem {
 	}
 
 	return g.unfinishedWork[0]
+}
+
+// removeUnfinished has no effect if another goroutine has already removed the item.
+func (g *GPU) removeUnfinished(item *unfinishedItem) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := slices.Index(g.unfinishedWork, item); i >= 0 {
+		g.unfinishedWork = slices.Delete(g.unfinishedWork, i, i+1)
+	}
 }
 
 // FreeWhenIdle calls free and returns its error. If MustKeepMemory returns true or an earlier free
@@ -94,9 +95,9 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim runs the deferred frees until none is left (allFreed) or MustKeepMemory returns true. err
-// joins the errors of the frees and of ReportInReclaim. The caller must not hold any lock of the
-// backend.
+// Reclaim runs the deferred frees in order until none is left or MustKeepMemory returns true. It
+// returns the errors of these frees and those passed to ReportInReclaim. The caller must not hold
+// any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	err = g.takeUnreported()
 	for !g.MustKeepMemory() {
@@ -116,8 +117,8 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
-// beginFree returns the first deferred free, if any, for the caller to run before endFree. While
-// another goroutine runs that free, beginFree returns only a channel that endFree closes.
+// beginFree returns the first deferred free, or nil. The caller must run it and then call endFree.
+// While another goroutine runs it, beginFree returns only a channel that endFree closes.
 func (g *GPU) beginFree() (free func() error, otherFreeEnded <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -149,7 +150,7 @@ func (g *GPU) ReportInReclaim(err error) {
 	g.unreported = errors.Join(g.unreported, err)
 }
 
-// takeUnreported returns and clears the errors of ReportInReclaim.
+// takeUnreported returns and clears the errors passed to ReportInReclaim.
 func (g *GPU) takeUnreported() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -158,8 +159,8 @@ func (g *GPU) takeUnreported() error {
 	return err
 }
 
-// ReclaimBeforeMap is Reclaim for calls that all ranks must make together. Such a call must not
-// fail on one rank only, so the next Reclaim returns the errors.
+// ReclaimBeforeMap runs Reclaim in a call that all ranks must make together. The call must not fail
+// on one rank only, so the next Reclaim returns the errors.
 func (g *GPU) ReclaimBeforeMap() {
 	if _, err := g.Reclaim(); err != nil {
 		g.ReportInReclaim(err)

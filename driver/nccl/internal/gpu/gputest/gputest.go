@@ -18,7 +18,7 @@ func Main(m *testing.M) { os.Exit(run(m)) }
 // run returns the exit code of the process.
 func run(m *testing.M) int {
 	if _, err := cuda.Load(); err != nil {
-		libcuda, _, err := softgpu.Build() // these tests need no libnccl
+		libcuda, _, err := softgpu.Build() // without libnccl
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -61,23 +61,23 @@ func Open(t *testing.T) *gpu.GPU {
 }
 
 // DelayInternalWork blocks an internal stream during call, so that the first InternalStreams.Run in
-// call times out. It then unblocks the stream and waits for its work.
+// call times out. DelayInternalWork then unblocks the stream and waits for its work.
 func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	t.Helper()
 	err := g.Do(func() error {
-		gate, err := g.Words.Take(g.CUDA)
+		word, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
 		}
 
-		const open = 1
-		defer gate.Set(open)
+		const unblocked = 1
+		defer word.Set(unblocked)
 		stream, err := nextInternalStream(g)
 		if err != nil {
 			return err
 		}
 
-		err = g.CUDA.StreamWaitValue(stream, gate.Address(), open, cuda.WaitEqual)
+		err = g.CUDA.StreamWaitValue(stream, word.Address(), unblocked, cuda.WaitEqual)
 		if err != nil {
 			return err
 		}
@@ -93,13 +93,13 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	}
 
 	const endTimeout = 20 * time.Second
-	hasEnded := func() (bool, error) { return !g.MustKeepMemory(), nil }
-	if err := gpu.PollQueryFor(endTimeout, hasEnded); err != nil {
+	isIdle := func() (bool, error) { return !g.MustKeepMemory(), nil }
+	if err := gpu.PollQueryFor(endTimeout, isIdle); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// nextInternalStream returns the stream that the next Run will take: the one that was used last.
+// nextInternalStream returns the most recently used stream, which the next Run will take.
 func nextInternalStream(g *gpu.GPU) (cuda.Stream, error) {
 	var next cuda.Stream
 	err := g.InternalStreams.Run(g, func(stream cuda.Stream) error {
