@@ -8,18 +8,17 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoptedState is the zero value for a stream that symmem has created. An adopted stream belongs to
-// another library, the owner, which can begin a capture at any time: CUDA then records work into a
-// graph instead of running it.
+// adoptedState belongs to an adopted stream. The owner, another library, can begin a capture at any
+// time: CUDA then records work into a graph instead of running it.
 //
-// StreamQuery would invalidate the capture. symmem therefore records the event queuedEnd after its
-// work, and queries only this event.
+// StreamQuery would invalidate such a capture. symmem therefore records the event queuedEnd after
+// symmem's work, and queries only this event.
 type adoptedState struct {
 	isAdopted      bool
 	streams        *Streams
 	handle         cuda.Stream
 	queuedEnd      Event                           // written with Stream.Mu held
-	Recording      bool                            // during work for the owner's capture
+	Recording      bool                            // symmem is adding work to the owner's capture
 	queryMu        ranked.RWMutex[adoptionQueryMu] // read-locked during calls of CaptureStatus
 	queriesStopped bool                            // guarded by queryMu
 }
@@ -27,8 +26,8 @@ type adoptedState struct {
 // Adopted reports whether another library owns the stream.
 func (a *adoptedState) Adopted() bool { return a.isAdopted }
 
-// IsCapturing reports whether the owner is capturing an adopted stream or, if that is the default
-// stream, any stream that synchronizes with it. It returns false after stopQueries.
+// IsCapturing reports whether the owner is capturing an adopted stream. For the default stream, it
+// also checks the streams that synchronize with it. It returns false after stopQueries.
 func (a *adoptedState) IsCapturing() (bool, error) {
 	a.queryMu.RLock()
 	defer a.queryMu.RUnlock()
@@ -56,7 +55,7 @@ func (a *adoptedState) stopQueries() {
 	a.queriesStopped = true
 }
 
-// recordPoint records a new point after all work on the stream. The point is invalid if isCapturing
+// recordPoint records a new point after all work on the stream. Do not use the point if isCapturing
 // is true.
 func (a *adoptedState) recordPoint() (point *Point, isCapturing bool, err error) {
 	// EventRecord would fail on the default stream during the capture of another stream.

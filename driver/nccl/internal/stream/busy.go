@@ -10,8 +10,8 @@ import (
 // BusyStreams lists the streams on which a communicator may have unfinished work. Each launch adds
 // its stream. A watcher goroutine calls RemoveIdle, and sleeps while the list is empty.
 //
-// Stream.Idle returns false while another goroutine holds the stream's lock. A launch must hold it
-// from IsAdded until CUDA has accepted the work, so that RemoveIdle keeps the stream.
+// A launch must hold the stream's lock from IsAdded until CUDA has accepted the work. Stream.Idle
+// then returns false on other goroutines, and RemoveIdle keeps the stream.
 type BusyStreams struct {
 	lastAdded atomic.Pointer[Stream] // cache for IsAdded
 	Watching  atomic.Bool            // the watcher is awake or about to wake
@@ -20,9 +20,9 @@ type BusyStreams struct {
 	WindowKernels atomic.Bool // NCCL kernels that access registered memory may be running
 	OtherKernels  atomic.Bool // other NCCL kernels may be running
 
-	mu            ranked.Mutex[busyMu] // guards the following fields
-	streams       []*Stream
-	removedClosed bool // a stream with unfinished work was closed and removed
+	mu              ranked.Mutex[busyMu] // guards the following fields
+	streams         []*Stream
+	closedWhileBusy bool // a removed stream was closed with unfinished work
 }
 
 // IsAdded reports whether s is the last added stream and the watcher is awake. If so, Add is
@@ -63,8 +63,8 @@ func (b *BusyStreams) Streams() []*Stream {
 	return slices.Clone(b.streams)
 }
 
-// RemoveIdle removes idle streams and reports whether none are left. In this case, it clears
-// WindowKernels and, unless a closed stream may still run one, OtherKernels.
+// RemoveIdle removes idle streams and reports whether none are left. If so, it clears
+// WindowKernels. It also clears OtherKernels, unless a closed stream may still run kernels.
 func (b *BusyStreams) RemoveIdle() (allIdle bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,7 +72,7 @@ func (b *BusyStreams) RemoveIdle() (allIdle bool) {
 	b.streams = slices.DeleteFunc(b.streams, func(s *Stream) bool {
 		isIdle := s.Idle() // true for any closed stream
 		if isIdle && s.closedWhileBusy.Load() {
-			b.removedClosed = true
+			b.closedWhileBusy = true
 		}
 
 		return isIdle
@@ -82,7 +82,7 @@ func (b *BusyStreams) RemoveIdle() (allIdle bool) {
 	}
 
 	b.WindowKernels.Store(false)
-	if !b.removedClosed {
+	if !b.closedWhileBusy {
 		b.OtherKernels.Store(false)
 	}
 

@@ -30,8 +30,8 @@ func (streams *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// NewPointAfter calls addWaits with a temporary stream, because other streams could be capturing.
-// It returns a point after the waits. The CUDA context must be current.
+// NewPointAfter returns a point after the waits that addWaits adds to a temporary stream. Other
+// streams could be capturing. The CUDA context must be current.
 func (streams *Streams) NewPointAfter(addWaits func(stream cuda.Stream) error) (*Point, error) {
 	p, err := streams.NewPoint()
 	if err != nil {
@@ -66,7 +66,7 @@ type Event struct {
 
 	mu       ranked.Mutex[eventMu] // guards the following fields
 	point    *Point                // nil before the first Record
-	isShared bool                  // another Event may use point, too
+	isShared bool                  // another Event may use point
 }
 
 // Point returns nil if the event has never been recorded.
@@ -91,11 +91,9 @@ func (e *Event) Done() bool { return hasEnded(e.Query()) }
 
 // hasEnded interprets the results of a query of a stream or an event. A device error ends all work.
 func hasEnded(done bool, queryErr error) bool {
-	if errors.Is(queryErr, cuda.ErrCaptureUnsupported) { // CUDA has refused the query
-		return done
-	}
-
-	return done || queryErr != nil
+	isRefused := errors.Is(queryErr, cuda.ErrCaptureUnsupported)
+	hasDeviceFailed := queryErr != nil && !isRefused
+	return done || hasDeviceFailed
 }
 
 // Synchronize waits until the stream has reached the event.
@@ -118,8 +116,8 @@ func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	return api.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// newFixedPoint returns a new point at the event's position, which later Records do not move. It
-// returns nil if the event has never been recorded. The CUDA context must be current.
+// newFixedPoint returns a new point at the event's position. Later Records do not move it. The
+// point is nil if the event has never been recorded. The CUDA context must be current.
 func (e *Event) newFixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -188,8 +186,8 @@ func (e *Event) RecordAfter(s *Stream) error {
 	return e.Record(s.CUDA)
 }
 
-// RecordOrBorrow is RecordAfter for an event that the caller uses at once. On an adopted stream, it
-// leaves e unchanged, and returns an event that moves when symmem queues more work.
+// RecordOrBorrow returns e after RecordAfter. On an adopted stream, it leaves e unchanged, and
+// returns queuedEnd. The caller must use the event before symmem queues more work.
 func (e *Event) RecordOrBorrow(s *Stream) (*Event, error) {
 	if s.isAdopted {
 		return &s.queuedEnd, nil
@@ -205,7 +203,7 @@ type eventPool struct {
 	unused []cuda.Event // guarded by mu
 }
 
-// take creates an event if the pool is empty.
+// take returns an event from the pool, or creates one if the pool is empty.
 func (pool *eventPool) take(streams *Streams) (cuda.Event, error) {
 	pool.mu.Lock()
 	if last := len(pool.unused) - 1; last >= 0 {

@@ -15,8 +15,7 @@ import (
 // communicator). Each Launch queues all work of the graph on a stream. Launches of one graph do not
 // overlap. Close a Graph before the communicators of its calls.
 //
-// Until EndCapture, Stream.Mu guards all fields. Afterwards, mu guards the fields below it, and the
-// other fields are constant.
+// Until EndCapture, Stream.Mu guards all fields. Afterwards, the fields above mu are constant.
 type Graph struct {
 	streams       *Streams
 	Calls         Calls
@@ -28,11 +27,11 @@ type Graph struct {
 	HasOtherWaits bool            // launches may wait for work other than the group calls
 	lastLaunchEnd *Event          // recorded after each launch; nil during the capture
 
-	mu          ranked.Mutex[graphMu]
-	cudaGraph   cuda.Graph     // result of the capture, or 0
-	executable  cuda.GraphExec // instance of cudaGraph, or 0
-	closed      bool           // Close has been called
-	isDestroyed bool           // Close has destroyed the CUDA graph
+	mu          ranked.Mutex[graphMu] // guards the following fields after EndCapture
+	cudaGraph   cuda.Graph            // result of the capture, or 0
+	executable  cuda.GraphExec        // instance of cudaGraph, or 0
+	closed      bool                  // Close has been called
+	isDestroyed bool                  // Close has destroyed the CUDA graph
 }
 
 // Calls holds the group calls of a graph.
@@ -48,8 +47,8 @@ type Calls interface {
 	Close(launchesEnded bool)
 }
 
-// addHostFunc makes each launch of the graph start work on a new goroutine, and wait until work has
-// stored done in word. Launches share the word, because they do not overlap.
+// addHostFunc makes each launch of the graph start work on a new goroutine. The launch then waits
+// until work stores done in word. Launches share the word, because they do not overlap.
 func (g *Graph) addHostFunc(stream cuda.Stream, work func(word *gpu.Word, done uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
@@ -178,8 +177,8 @@ func (g *Graph) RecordEvents(s *Stream) error {
 	return g.lastLaunchEnd.Record(s.CUDA)
 }
 
-// Close waits for launches, for a limited time, and destroys the graph. If CUDA cannot destroy the
-// graph, Close keeps the resources of its calls, because NCCL still uses them, and can be repeated.
+// Close waits for launches, for a limited time, and destroys the graph. If CUDA cannot destroy it,
+// NCCL still uses the resources of its calls. Close then keeps them, and can be repeated.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -200,7 +199,7 @@ func (g *Graph) Close() error {
 	}
 
 	launchesEnded := waitErr == nil
-	if launchesEnded { // and no longer use the words
+	if launchesEnded {
 		g.streams.GPU.Words.Put(g.words...)
 	}
 

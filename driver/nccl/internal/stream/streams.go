@@ -17,7 +17,7 @@ import (
 
 // Streams creates the streams and events of a device, and closes its graphs.
 type Streams struct {
-	// The creator sets the fields up to NewCalls before the first use.
+	// The creator sets these fields before the first use.
 
 	GPU            *gpu.GPU
 	Groups         func() []Group       // groups that are open or being torn down
@@ -26,8 +26,8 @@ type Streams struct {
 
 	Capturing atomic.Int32 // number of streams between BeginCapture and EndCapture
 	// HappensBefore orders host functions (Go functions queued on a stream) in Go's memory model. A
-	// host function loads it first and increments it last. A goroutine that has waited for a stream
-	// loads it, and then sees the writes of host functions.
+	// host function loads it first and increments it last. After a wait for a stream, a goroutine
+	// loads it to see the writes of host functions.
 	HappensBefore atomic.Uint64
 	pool          eventPool
 
@@ -56,7 +56,7 @@ func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 		},
 	}
 
-	streams.GPU.Relaxed.Store(true)            // first, to protect the owner's captures
+	streams.GPU.Relaxed.Store(true)            // before IsCapturing, to protect captures
 	if _, err := s.IsCapturing(); err != nil { // probably an invalid handle
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}
@@ -92,7 +92,7 @@ func (streams *Streams) runHostFunc(work func(), report func(error), word *gpu.W
 	})
 }
 
-// keepInCapture keeps p reachable as long as the graph of a capture by another library exists. With
+// keepInCapture keeps p reachable until the graph of another library's capture is destroyed. With
 // an old CUDA driver, it keeps p reachable for the lifetime of streams.
 func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
