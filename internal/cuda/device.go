@@ -10,11 +10,11 @@ import (
 // Device is a GPU or a MIG instance, a slice of a GPU. Its methods need no current context.
 type Device struct {
 	driver  *Driver
-	ordinal int32 // number among the visible GPUs, from 0
+	ordinal int32
 	handle  int32 // CUdevice
 }
 
-// Ordinal returns the argument with which Driver.Device returned d.
+// Ordinal returns the device's number among the visible GPUs, from 0.
 func (d Device) Ordinal() int { return int(d.ordinal) }
 
 // textBytes is the maximum size of a name or a PCI address, with its terminating zero byte.
@@ -43,13 +43,13 @@ func trimNUL(text [textBytes]byte) string {
 // UUID returns the UUID that nvidia-smi reports, without the prefix "GPU-" or "MIG-", such as
 // 8bf0a1c2-5d6e-7f80-9a1b-2c3d4e5f6071. Before CUDA 11.4, a MIG instance has the UUID of its GPU.
 func (d Device) UUID() (string, error) {
-	version := deviceGetUUID
+	getUUID := deviceGetUUID
 	if d.driver.has(deviceGetUUID2) { // since CUDA 11.4
-		version = deviceGetUUID2
+		getUUID = deviceGetUUID2
 	}
 
 	cell := dl.NewCell([16]byte{})
-	err := d.driver.call(version, cell.Address(), uintptr(d.handle))
+	err := d.driver.call(getUUID, cell.Address(), uintptr(d.handle))
 	uuid := cell.Take()
 	return fmt.Sprintf("%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:]), err
 }

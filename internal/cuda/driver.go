@@ -24,13 +24,13 @@ type Driver struct {
 	modules
 }
 
-func newDriver(functions table) *Driver {
+func newDriver(t table) *Driver {
 	return &Driver{
-		table:   functions,
-		memory:  memory{functions},
-		streams: streams{functions},
-		graphs:  graphs{functions},
-		modules: modules{functions},
+		table:   t,
+		memory:  memory{t},
+		streams: streams{t},
+		graphs:  graphs{t},
+		modules: modules{t},
 	}
 }
 
@@ -52,12 +52,12 @@ func Load(paths ...string) (*Driver, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
 
-	functions := table{library: library}
-	if err := functions.findSymbols(); err != nil {
+	t := table{library: library}
+	if err := t.findSymbols(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
 
-	d := newDriver(functions)
+	d := newDriver(t)
 	const noFlags = 0
 	if err := d.call(initialize, noFlags); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func Load(paths ...string) (*Driver, error) {
 	return d, nil
 }
 
-// Path returns the path of libcuda, or the name with which Load opened it if the path is unknown.
+// Path returns the path of libcuda or, if the path is unknown, the name that Load opened.
 func (d *Driver) Path() string { return d.library.Path() }
 
 // Version returns the newest CUDA version that the driver supports, such as 12090 for 12.9.
@@ -96,11 +96,11 @@ func (d *Driver) SetCurrent(context Context) error {
 }
 
 // InContext returns a Driver that makes a context current before each call, so that the goroutine
-// need not be locked to a thread. Do not use it for a capture, whose calls must share a thread.
+// need not be locked to a thread. Do not use the Driver for a capture, which needs one thread.
 func (d *Driver) InContext(context Context) *Driver {
-	functions := d.table // a copy
-	functions.stepBefore = d.ContextStep(context)
-	return newDriver(functions)
+	t := d.table // a copy
+	t.stepBefore = d.ContextStep(context)
+	return newDriver(t)
 }
 
 // ContextStep returns a Step that makes a context current before a call to any C library.

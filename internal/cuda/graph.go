@@ -83,6 +83,11 @@ func (g *graphs) changeDependencies(
 	return g.call(oldFunction, uintptr(graph), addressOf(nodes), addressOf(successors), pairCount)
 }
 
+// userObject is a reference-counted object with a destructor (CUuserObject).
+type userObject uintptr
+
+const oneReference = 1
+
 // CallAfterGraph makes CUDA call cleanup once, after the last launch has ended and the graph, its
 // clones, GraphExecs and parent graphs have been destroyed. The graph may still be under capture.
 //
@@ -112,11 +117,6 @@ func (g *graphs) CallAfterGraph(graph Graph, cleanup func()) error {
 
 	return err
 }
-
-// userObject is a reference-counted object with a destructor (CUuserObject).
-type userObject uintptr
-
-const oneReference = 1
 
 // createUserObject returns a userObject with one reference.
 func (g *graphs) createUserObject(destructor HostFunc) (userObject, error) {

@@ -92,7 +92,7 @@ func (p *Params) WithUint64(offset int, argument uint64) Params {
 	return Params{packed}
 }
 
-// MaxParams is the size in bytes of a kernel's arguments that every device accepts.
+// MaxParams is the number of bytes of kernel arguments that every device accepts.
 const MaxParams = 4096
 
 // The options in launchArguments.extra (CU_LAUNCH_PARAM_... in cuda.h).
@@ -115,8 +115,7 @@ type launchArguments struct {
 // launchPool reuses *launchArguments, so that launches do not allocate.
 var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
 
-// noPointerArray is passed for kernelParams, because extra has the arguments.
-const noPointerArray = 0
+const noKernelParams = 0 // extra has the arguments
 
 // setParams panics if params has more than MaxParams bytes.
 func (l *launchArguments) setParams(params *Params) {
@@ -124,8 +123,7 @@ func (l *launchArguments) setParams(params *Params) {
 		panic("cuda: too many arguments for a kernel")
 	}
 
-	copied := copy(l.params[:], params.packed)
-	l.size = uint64(copied)
+	l.size = uint64(copy(l.params[:], params.packed))
 	l.extra = [5]uintptr{
 		launchParamPointer, dl.AddressOf(&l.params),
 		launchParamSize, dl.AddressOf(&l.size),
@@ -143,7 +141,7 @@ func (m *modules) LaunchKernel(
 	l.setParams(params)
 	const noSharedMemory = 0
 	return m.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1,
-		noSharedMemory, uintptr(stream), noPointerArray, dl.AddressOf(&l.extra))
+		noSharedMemory, uintptr(stream), noKernelParams, dl.AddressOf(&l.extra))
 }
 
 // launchConfig is CUlaunchConfig of cuda.h.
@@ -189,7 +187,7 @@ func (m *modules) LaunchOverlapping(
 		grid: [3]uint32{uint32(blocks), 1, 1}, block: [3]uint32{uint32(threads), 1, 1},
 		stream: stream, attributes: dl.AddressOf(&l.attribute), attributeCount: 1,
 	}
-	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), noPointerArray,
+	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), noKernelParams,
 		dl.AddressOf(&l.extra))
 }
 

@@ -185,7 +185,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 			graph.Address(), nodes.Address(), count.Address())
 	}
 
-	edgeData.Take()
+	edgeData.Take() // releases the cell
 	capture := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
 	nodesAddress, nodeCount := nodes.Take(), count.Take()
 	if capture.Status == CaptureNone {

@@ -10,8 +10,7 @@ func declare(name string) function {
 	return function(len(names) - 1)
 }
 
-// The C functions that symmem calls. A suffix such as _v2 is the version of a function. In C
-// programs, macros of cuda.h add the suffix.
+// The C functions that symmem calls. In C programs, macros of cuda.h add versions such as _v2.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")

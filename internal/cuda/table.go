@@ -16,7 +16,7 @@ type table struct {
 	stepBefore dl.Step
 }
 
-// findSymbols joins a MissingError for each required function that the library lacks.
+// findSymbols sets symbols. The error joins a MissingError for each missing required function.
 func (t *table) findSymbols() error {
 	var missing []error
 	for f, name := range names {
@@ -53,7 +53,7 @@ func (t *table) call(f function, args ...uintptr) error {
 func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	var zero T
 	cell := dl.NewCell(zero)
-	const stackArgs = 8 // enough for all callers; more arguments would be allocated on the heap
+	const stackArgs = 8 // the callers pass fewer, so that allArgs stays on the stack
 	allArgs := make([]uintptr, 0, stackArgs)
 	allArgs = append(allArgs, cell.Address())
 	allArgs = append(allArgs, args...)
@@ -88,7 +88,7 @@ func (t *table) newError(f function, code Code) error {
 // describeCode calls getErrorName or getErrorString. It returns "" for an unknown code.
 func (t *table) describeCode(getText function, code Code) string {
 	cell := dl.NewCell(uintptr(0))
-	// Omit stepBefore, which is unnecessary and may have caused the error.
+	// Omit stepBefore, which may have caused the error.
 	result := Code(t.symbols[getText].Call(uintptr(code), cell.Address()))
 	textAddress := cell.Take()
 	if result != Success {
