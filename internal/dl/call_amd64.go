@@ -8,7 +8,7 @@ import (
 )
 
 // directArguments is the maximum number of arguments of a call without purego.
-const directArguments = maxPrepared
+const directArguments = maxFrameArguments
 
 // stepFailed is a bit that the assembly code sets in the status of a failed step. Libraries return
 // no status with this bit.

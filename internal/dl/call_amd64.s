@@ -19,7 +19,7 @@ TEXT call(SB), NOSPLIT, $64
 	TESTQ R11, R11
 	JZ main
 	MOVQ DI, 48(SP)
-	MOVQ frame_argument(DI), DI
+	MOVQ frame_stepArgument(DI), DI
 	XORL AX, AX
 	CALL R11
 	TESTL AX, AX

@@ -41,7 +41,7 @@ func Open(names ...string) (*Library, error) {
 	return nil, errors.Join(errs...)
 }
 
-// FindLoaded returns a shared object that the process has already loaded.
+// FindLoaded returns a shared object if the process has already loaded it.
 func FindLoaded(name string) (l *Library, isLoaded bool) {
 	const rtldNoload = 0x4 // RTLD_NOLOAD of glibc and musl
 	handle, err := open(name, purego.RTLD_NOW|rtldNoload)
@@ -114,7 +114,7 @@ func loaderPath(handle uintptr) string {
 // Path returns an absolute path without symbolic links, or Name if the path is unknown.
 func (l *Library) Path() string { return l.path }
 
-// Name returns the argument with which Open or FindLoaded found the library.
+// Name returns the name that Open or FindLoaded found.
 func (l *Library) Name() string { return l.name }
 
 // Find returns a function that the library or one of its dependencies exports.

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Cell is heap memory for a value that C reads or writes. A variable on the stack of a goroutine
-// could move meanwhile. For example, a C function stores an int through a pointer argument:
+// Cell is heap memory for a value that C reads or writes. A variable on a goroutine's stack could
+// move during the call. For example, a C function stores an int through a pointer argument:
 //
 //	cell := NewCell(int32(0))
 //	getVersion.Call(cell.Address())
@@ -51,7 +51,7 @@ func (c Cell[T]) Take() T {
 // AddressOf returns the address of a variable, and makes the compiler allocate the variable on the
 // heap. The caller must keep the variable reachable while C uses it (runtime.KeepAlive).
 func AddressOf[T any](p *T) uintptr {
-	if alwaysFalse { // the compiler does not know this, so p escapes
+	if alwaysFalse { // unknown to the compiler, so p escapes
 		atomic.StorePointer(&escapedPointer, unsafe.Pointer(p))
 	}
 

@@ -9,7 +9,7 @@ import (
 
 // Symbol is the address of a C function. It stays valid until the process exits.
 //
-// On Linux and amd64, calls with up to maxPrepared arguments use assembly of this package. Other
+// On Linux and amd64, calls with up to twelve arguments use assembly of this package. Other
 // calls use package purego and take about twice as long.
 type Symbol uintptr
 
@@ -52,17 +52,17 @@ type Step struct {
 	NewError func(status int32) error // describes a status other than 0
 }
 
-// maxPrepared is the maximum number of arguments of a frame. C passes six of them in registers, and
-// the others on the stack.
-const maxPrepared = 12
+// maxFrameArguments is the maximum number of arguments of a call that a frame describes. C passes
+// six of them in registers, and the others on the stack.
+const maxFrameArguments = 12
 
 // frame describes a call for the assembly code in call_amd64.s, which relies on this layout.
 type frame struct {
-	function  uintptr              // to call
-	arguments [maxPrepared]uintptr // of function
-	step      uintptr              // function to call before, or 0
-	argument  uintptr              // of step
-	result    uintptr              // address at which to store the 64-bit result, or 0
+	function     uintptr                    // to call
+	arguments    [maxFrameArguments]uintptr // of function
+	step         uintptr                    // function to call before, or 0
+	stepArgument uintptr                    // of step
+	result       uintptr                    // address at which to store the 64-bit result, or 0
 }
 
 // CallAfterStep calls step and then s on the same thread, and returns the status of s. If step
@@ -73,7 +73,7 @@ type frame struct {
 func (s Symbol) CallAfterStep(step *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
 		f := frame{
-			function: uintptr(s), step: uintptr(step.Function), argument: step.Argument,
+			function: uintptr(s), step: uintptr(step.Function), stepArgument: step.Argument,
 		}
 		copy(f.arguments[:], args)
 		return callForStatus(&f)
@@ -108,14 +108,14 @@ type Invocation struct {
 // Prepare returns an Invocation with the preconditions of CallAfterStep. It panics if there are
 // more than twelve arguments.
 func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
-	if len(args) > maxPrepared {
+	if len(args) > maxFrameArguments {
 		panic("dl: too many arguments for an invocation")
 	}
 
 	i := Invocation{count: len(args)}
 	i.frame.function = uintptr(s)
 	i.frame.step = uintptr(step.Function)
-	i.frame.argument = step.Argument
+	i.frame.stepArgument = step.Argument
 	copy(i.frame.arguments[:], args)
 	return i
 }
@@ -132,10 +132,10 @@ func (i *Invocation) Set(n int, value uintptr) {
 
 // Call makes the call as CallAfterStep does.
 func (i *Invocation) Call() (status int32, ok bool) {
-	if maxPrepared <= directArguments {
+	if maxFrameArguments <= directArguments {
 		return callForStatus(&i.frame)
 	}
 
 	f := &i.frame
-	return callBothWithPurego(Symbol(f.step), f.argument, Symbol(f.function), f.arguments[:i.count])
+	return callBothWithPurego(Symbol(f.step), f.stepArgument, Symbol(f.function), f.arguments[:i.count])
 }

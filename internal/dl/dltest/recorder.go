@@ -11,7 +11,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorderCode records the last call of a function that Source has generated. For example, Source
+// recorderCode records the last call of the functions that Source generates. For example, Source
 // turns "int f(int a, void *b)" into
 //
 //	int f(int a, void *b) {
@@ -146,7 +146,7 @@ type lastCall struct {
 type Call struct {
 	Name string  // of the function
 	Args []int64 // truncated to the declared types
-	// Memory has the bytes to which each argument pointed before the call, for RecordMemory.
+	// Memory has the bytes that RecordMemory selected, from before the call.
 	Memory [maxArgs][maxBytes]byte
 }
 
@@ -185,7 +185,7 @@ func (r *Recorder) SetResult(result int) {
 	r.call("recorder_result", uintptr(result))
 }
 
-// SetOutput makes all functions write 1 to 256 bytes to the address in argument number index.
+// SetOutput makes all functions write 1 to 256 bytes to the address in the argument at index.
 func (r *Recorder) SetOutput(index int, bytes []byte) {
 	r.t.Helper()
 	copied := slices.Clone(bytes)
@@ -194,7 +194,7 @@ func (r *Recorder) SetOutput(index int, bytes []byte) {
 	runtime.KeepAlive(copied)
 }
 
-// RecordMemory makes all functions record up to 256 bytes at the address in argument number index.
+// RecordMemory makes all functions record up to 256 bytes at the address in the argument at index.
 func (r *Recorder) RecordMemory(index, length int) {
 	r.t.Helper()
 	r.call("recorder_memory", uintptr(index), uintptr(length))
