@@ -10,7 +10,7 @@ const Any = -1
 
 // Matcher assigns messages to the receives of one rank. Receives with the same tag claim messages
 // in the order of Post. A receive from a given source claims the next message of this source, even
-// before it arrives. A receive from Any waits for a message, and the receives behind it wait too.
+// before it arrives. A receive from Any waits for a message, and blocks the receives after it.
 // Values of type R identify receives. The zero Matcher is ready to use.
 type Matcher[R any] struct {
 	queues map[int]*queue[R] // by tag
@@ -28,7 +28,7 @@ type Claim[R any] struct {
 type Arrival struct {
 	Source, Tag int
 	Number      uint64 // number of the message, from 1 for each source and tag
-	Segment     uint64 // number of earlier collectives, or 0 if collectives do not order messages
+	Segment     uint64 // number of earlier collectives; 0 if collectives do not order messages
 }
 
 // queue holds the receives and messages with one tag.
@@ -36,7 +36,7 @@ type queue[R any] struct {
 	claimedCounts   map[int]uint64         // number of claimed messages, by source
 	waitingReceives []waitingReceive[R]    // in the order of Post
 	unclaimed       map[messageID]struct{} // messages that have arrived but are not claimed
-	arrivals        []Arrival              // unclaimed messages and some claimed ones, in order
+	arrivals        []Arrival              // in order; includes some claimed messages
 }
 
 type messageID struct {
@@ -91,7 +91,7 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	return m.claimMessages(q)
 }
 
-// claimMessages assigns messages to waiting receives, up to the first one from Any for which no
+// claimMessages assigns messages to waiting receives. It stops at a receive from Any for which no
 // message has arrived.
 func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
@@ -113,8 +113,8 @@ func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	return m.claims
 }
 
-// claimNext returns the number of the claimed message. Claimed messages stay in q.arrivals until
-// they are the majority, so that the amortized cost of their removal is constant.
+// claimNext claims the next message of a source and returns its number. Claimed messages stay in
+// q.arrivals until they are the majority, so that the amortized cost of their removal is constant.
 func (q *queue[R]) claimNext(source int) (number uint64) {
 	number = q.claimedCounts[source] + 1
 	q.claimedCounts[source] = number

@@ -15,14 +15,14 @@ type Key struct{ Peer, Tag int }
 // segment is the part of a history between two collectives.
 type segment struct {
 	collectives uint64 // number of collectives before the segment
-	endCount    uint64 // number of calls before the end of the segment
+	endCount    uint64 // number of calls up to the end of the segment
 }
 
 // callHistory counts the calls with one key.
 type callHistory struct {
 	count       uint64
 	segments    []segment // those with calls, in order
-	pruneLength int       // length of segments at which Count calls prune
+	pruneLength int       // length of segments at which Count prunes
 }
 
 const minPruneLength = 32
@@ -101,9 +101,9 @@ func (t *Tally) CallsBefore(collective uint64) []CallCount {
 	return all
 }
 
-// Weight hashes the receiver and tag of a message with the mixer of SplitMix64. All ranks' weights
-// of sent messages, minus those of received messages, add up to 0. If messages are missing, the sum
-// is 0 with a probability of only 2^-64.
+// Weight hashes the receiver and tag of a message with the mixer of SplitMix64. Over all ranks, the
+// weights of sent messages minus those of received messages add up to 0. If messages are missing,
+// the sum is 0 with a probability of only 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := ((uint64(receiver) << 32) ^ uint64(tag)) + 0x9e3779b97f4a7c15
 	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9
