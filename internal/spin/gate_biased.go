@@ -21,7 +21,7 @@ import (
 // If only one goroutine enters often, it becomes the owner of a bias: it enters without atomic
 // instructions until another goroutine becomes the owner or closes the gate.
 type Gate struct {
-	currentBias   atomic.Pointer[bias] // nil without an owner
+	currentBias   atomic.Pointer[bias] // nil if there is no owner
 	unbiasedCount atomic.Int64         // running calls without a bias, plus closedUnit for each Close
 	lastUnbiased  atomic.Uintptr       // goroutine that last entered without a bias
 	repeatCount   atomic.Int32         // number of repetitions by lastUnbiased
@@ -131,8 +131,8 @@ func (g *Gate) enterUnbiased() (Pass, bool) {
 	return Pass{}, true
 }
 
-// setOwner makes a goroutine the owner. It does nothing if the gate is closed, another goroutine is
-// changing the owner, or the current owner is in a call.
+// setOwner makes a goroutine the owner, unless the current owner is in a call. It does nothing if
+// the gate is closed or another goroutine is changing the owner.
 func (g *Gate) setOwner(owner uintptr) {
 	if !enableBarrier() || !g.biasMu.TryLock() {
 		return

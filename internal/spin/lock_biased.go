@@ -65,8 +65,8 @@ func (l *Lock) lockUnbiased() {
 	}
 }
 
-// endBias ends and returns the bias, or returns nil if there is none. Its owner may hold the lock
-// until its busy is 0. The caller must have set held.
+// endBias ends and returns the bias, or returns nil if there is none. The owner may hold the lock
+// until busy is 0. The caller must have set held.
 func (l *Lock) endBias() *bias {
 	b := l.currentBias.Load()
 	if b != nil {
@@ -77,8 +77,8 @@ func (l *Lock) endBias() *bias {
 	return b
 }
 
-// pause waits between polls. It yields 100 times and then sleeps, for 50 us at first and twice as
-// long after every 20 sleeps, up to 800 us.
+// pause waits between polls. It yields in the first rounds. Afterwards, it sleeps for increasing
+// times.
 func pause(round int) {
 	const (
 		yieldRounds       = 100
