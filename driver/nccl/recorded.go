@@ -56,7 +56,7 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 		return nil, fmt.Errorf("recording a collective: the capture was invalidated, perhaps by a CUDA "+
 			"call of another thread that is not allowed in global mode: capture in thread-local mode: %w",
 			cuda.ErrCaptureInvalidated)
-	case !r.recordings.IsKnown(capture.ID) && r.graphHolds.HasCapture(capture.ID):
+	case !r.recordings.HasCapture(capture.ID) && r.graphHolds.HasCapture(capture.ID):
 		// The recording of this capture was evicted.
 		return nil, fmt.Errorf("recording a collective: group %s was recorded in %d other captures "+
 			"since its last call in this one: %w", r.cfg.Name(), direct.MaxOpenRecordings,

@@ -27,7 +27,7 @@ type LaunchOrder struct {
 	// RecordLatest or ForgetLatest. Storing a stream also requires the stream's lock.
 	latestStream atomic.Pointer[stream.Stream]
 	latestEvent  *stream.Event // recorded by RecordLatest, or nil
-	ownEvent     stream.Event  // reused to avoid allocations
+	reusedEvent  stream.Event  // avoids allocations
 }
 
 // LatestStream returns the stream of the latest launch, or nil.
@@ -36,13 +36,13 @@ func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load
 // Begin makes stream s wait for the latest launch if necessary. Call it before queuing a launch on
 // s. isOnlyNCCL says whether the new launch has no kernels of symmem.
 func (o *LaunchOrder) Begin(
-	g stream.Group, s *stream.Stream, isOnlyNCCL bool, gpu *cuda.Driver,
+	g stream.Group, s *stream.Stream, isOnlyNCCL bool, api *cuda.Driver,
 ) error {
 	isOrderedByNCCL := o.IsLatestOnlyNCCL && isOnlyNCCL // NCCL orders its own kernels
 	o.IsLatestOnlyNCCL = isOnlyNCCL
 	if o.replayEvent != nil {
 		s.AddGroup(g)
-		return gpu.StreamWaitEvent(s.CUDA, o.replayEvent.Handle)
+		return api.StreamWaitEvent(s.CUDA, o.replayEvent.Handle)
 	}
 
 	if o.LatestStream() == s {
@@ -52,7 +52,7 @@ func (o *LaunchOrder) Begin(
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !isOrderedByNCCL {
-		if err := o.waitForLatest(s.CUDA, gpu); err != nil {
+		if err := o.waitForLatest(s.CUDA, api); err != nil {
 			return err
 		}
 	}
@@ -64,10 +64,10 @@ func (o *LaunchOrder) Begin(
 }
 
 // waitForLatest makes a stream wait for the latest launch. The caller must hold o.mu.
-func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
+func (o *LaunchOrder) waitForLatest(s cuda.Stream, api *cuda.Driver) (err error) {
 	event := o.latestEvent
 	if latestStream := o.LatestStream(); latestStream != nil {
-		if event, err = o.ownEvent.RecordOrBorrow(latestStream); err != nil {
+		if event, err = o.reusedEvent.RecordOrBorrow(latestStream); err != nil {
 			return err
 		}
 	}
@@ -76,16 +76,16 @@ func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error)
 		return nil
 	}
 
-	return event.StreamWait(s, gpu)
+	return event.StreamWait(s, api)
 }
 
 // End completes a launch that has been queued on stream s.
-func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
+func (o *LaunchOrder) End(s *stream.Stream, api *cuda.Driver) error {
 	if o.replayEvent == nil {
 		return nil // the next Begin adds a wait if necessary
 	}
 
-	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
+	return api.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
 // RecordLatest records an event after the latest launch if that launch is on stream s. Call it
@@ -97,11 +97,11 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 		return nil
 	}
 
-	if err := o.ownEvent.RecordAfter(s); err != nil {
+	if err := o.reusedEvent.RecordAfter(s); err != nil {
 		return err
 	}
 
-	o.replaceStream(&o.ownEvent)
+	o.setLatestEvent(&o.reusedEvent)
 	return nil
 }
 
@@ -111,13 +111,13 @@ func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.LatestStream() == s {
-		o.replaceStream(nil)
+		o.setLatestEvent(nil)
 	}
 }
 
-// replaceStream makes the next launch wait for event instead of latestStream, or for nothing if
+// setLatestEvent makes the next launch wait for event instead of latestStream, or for nothing if
 // event is nil. The caller must hold o.mu.
-func (o *LaunchOrder) replaceStream(event *stream.Event) {
+func (o *LaunchOrder) setLatestEvent(event *stream.Event) {
 	o.latestEvent = event
 	o.latestStream.Store(nil)
 }
@@ -139,6 +139,6 @@ func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	}
 
 	o.replayEvent = point
-	o.replaceStream(nil)
+	o.setLatestEvent(nil)
 	return nil
 }

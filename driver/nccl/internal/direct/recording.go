@@ -47,8 +47,8 @@ func (r *Recordings) NewRecording(captureID uint64) *Recording {
 	return &Recording{captureID: captureID, lastPosition: driver.Recorded{Capture: r.captureCount}}
 }
 
-// IsKnown reports whether another library's capture has a recording.
-func (r *Recordings) IsKnown(captureID uint64) bool { return r.indexOf(captureID) >= 0 }
+// HasCapture reports whether another library's capture has a recording.
+func (r *Recordings) HasCapture(captureID uint64) bool { return r.indexOf(captureID) >= 0 }
 
 func (r *Recordings) indexOf(captureID uint64) int {
 	hasID := func(recording *Recording) bool { return recording.captureID == captureID }
@@ -79,12 +79,12 @@ func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 func (r *Recording) Launch(
 	order *LaunchOrder, s *stream.Stream, streams *stream.Streams, queueCall func() error,
 ) error {
-	gpu := streams.GPU.CUDA
+	api := streams.GPU.CUDA
 	if err := order.makeReplayEvent(streams); err != nil {
 		return err
 	}
 
-	if err := r.waitForPrevious(order.replayEvent, s.CUDA, gpu); err != nil {
+	if err := r.waitForPrevious(order.replayEvent, s.CUDA, api); err != nil {
 		return err
 	}
 
@@ -92,24 +92,24 @@ func (r *Recording) Launch(
 		return err
 	}
 
-	return r.recordAfterCall(order.replayEvent, s.CUDA, gpu)
+	return r.recordAfterCall(order.replayEvent, s.CUDA, api)
 }
 
 // waitForPrevious makes stream s wait for the previous call in the capture. Before the first call,
 // it makes s wait for replayEvent.
 func (r *Recording) waitForPrevious(
-	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
+	replayEvent *stream.Point, s cuda.Stream, api *cuda.Driver,
 ) error {
 	isFirst := len(r.lastCallNodes) == 0
 	if isFirst {
-		return gpu.StreamWaitEventExternal(s, replayEvent.Handle)
+		return api.StreamWaitEventExternal(s, replayEvent.Handle)
 	}
 
 	if r.lastStream == s {
 		return nil // a stream keeps the order
 	}
 
-	capture, err := gpu.CaptureInfo(s)
+	capture, err := api.CaptureInfo(s)
 	if err != nil {
 		return err
 	}
@@ -125,16 +125,16 @@ func (r *Recording) waitForPrevious(
 		return nil
 	}
 
-	return gpu.AddCaptureDependencies(s, missingNodes)
+	return api.AddCaptureDependencies(s, missingNodes)
 }
 
 // recordAfterCall makes eventRecordNode follow the call that has just been added on stream s,
 // instead of the previous call. If CUDA rejects this, recordAfterCall adds a second node, which
 // follows both the call and the first node.
 func (r *Recording) recordAfterCall(
-	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
+	replayEvent *stream.Point, s cuda.Stream, api *cuda.Driver,
 ) error {
-	capture, err := gpu.CaptureInfo(s)
+	capture, err := api.CaptureInfo(s)
 	if err != nil {
 		return err
 	}
@@ -145,17 +145,17 @@ func (r *Recording) recordAfterCall(
 	newDependencies := r.lastCallNodes
 	isFirst := r.eventRecordNode == 0
 	if !isFirst {
-		removeErr := gpu.GraphRemoveDependencies(
+		removeErr := api.GraphRemoveDependencies(
 			capture.Graph, previousNodes, r.repeatEventRecord(len(previousNodes)))
 		if removeErr == nil {
-			return gpu.GraphAddDependencies(
+			return api.GraphAddDependencies(
 				capture.Graph, r.lastCallNodes, r.repeatEventRecord(len(r.lastCallNodes)))
 		}
 
 		newDependencies = append(slices.Clone(r.lastCallNodes), r.eventRecordNode)
 	}
 
-	r.eventRecordNode, err = gpu.GraphAddEventRecord(
+	r.eventRecordNode, err = api.GraphAddEventRecord(
 		capture.Graph, newDependencies, replayEvent.Handle)
 	return err
 }

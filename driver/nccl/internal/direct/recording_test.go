@@ -28,7 +28,7 @@ func TestConcurrentCapturesAreNumbered(t *testing.T) {
 		t.Errorf("third call in capture 1: got position %v, want call 3 of capture 1", position)
 	}
 
-	if r.IsKnown(101) || !r.IsKnown(100) {
+	if r.HasCapture(101) || !r.HasCapture(100) {
 		t.Error("want the least recently used capture dropped, and the most recently used one kept")
 	}
 
