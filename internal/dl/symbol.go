@@ -137,5 +137,6 @@ func (i *Invocation) Call() (status int32, ok bool) {
 	}
 
 	f := &i.frame
-	return callBothWithPurego(Symbol(f.step), f.stepArgument, Symbol(f.function), f.arguments[:i.count])
+	return callBothWithPurego(
+		Symbol(f.step), f.stepArgument, Symbol(f.function), f.arguments[:i.count])
 }
