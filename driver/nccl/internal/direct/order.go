@@ -12,8 +12,8 @@ import (
 // Otherwise, kernels of NCCL and of symmem could deadlock, because they wait for other ranks. If
 // the latest launch is on another stream, the next one waits for an event after it.
 //
-// Another library can replay its graph without notice. Once it has captured a call, all launches and
-// replays wait for replayEvent and record it again.
+// Another library can replay its graph without notice. Once it has captured a call, all launches
+// and replays wait for replayEvent and record it again.
 //
 // Callers of Begin, End, RecordLatest and ForgetLatest must hold the stream's lock. Begin and End
 // also require the communicator's mu and a current CUDA context.
