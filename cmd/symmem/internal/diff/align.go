@@ -113,12 +113,12 @@ func (a *aligner) isSameBlock(refBlock, otherBlock int32, refBase, otherBase int
 
 // allocsBefore returns the number of allocations before request i.
 func allocsBefore(v *requestView, i int) int32 {
-	if i < len(v.earlierAllocs) {
-		return v.earlierAllocs[i]
+	if i < len(v.precedingAllocs) {
+		return v.precedingAllocs[i]
 	}
 
-	if n := len(v.earlierAllocs); n > 0 {
-		last := v.earlierAllocs[n-1]
+	if n := len(v.precedingAllocs); n > 0 {
+		last := v.precedingAllocs[n-1]
 		if v.keys[n-1].action == history.Alloc {
 			last++
 		}
@@ -137,16 +137,16 @@ func (a *aligner) areAllocs(ref, other int) bool {
 // pairBlocks makes the blocks of two allocations partners. It ignores other requests.
 func (a *aligner) pairBlocks(ref, other int) {
 	if a.areAllocs(ref, other) {
-		a.partner[a.other.earlierAllocs[other]] = a.reference.earlierAllocs[ref]
-		a.hasPartner[a.reference.earlierAllocs[ref]] = true
+		a.partner[a.other.precedingAllocs[other]] = a.reference.precedingAllocs[ref]
+		a.hasPartner[a.reference.precedingAllocs[ref]] = true
 	}
 }
 
 // unpairBlocks undoes pairBlocks.
 func (a *aligner) unpairBlocks(ref, other int) {
 	if a.areAllocs(ref, other) {
-		a.partner[a.other.earlierAllocs[other]] = noPartner
-		a.hasPartner[a.reference.earlierAllocs[ref]] = false
+		a.partner[a.other.precedingAllocs[other]] = noPartner
+		a.hasPartner[a.reference.precedingAllocs[ref]] = false
 	}
 }
 

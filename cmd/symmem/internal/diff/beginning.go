@@ -7,26 +7,26 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// countSkipped returns how many requests of each member to skip, so that all begin with the same
-// request: a trace lacks its oldest requests if they did not fit. members holds indexes in ranks.
-// The notes state which counts are uncertain.
+// countSkipped returns how many requests to skip on each member (compared rank), so that all begin
+// with the same request. A trace may lack its oldest requests. members holds indexes in ranks. The
+// notes state which counts are uncertain.
 func (m *match) countSkipped(
 	ranks []*history.Rank, members []int,
-) (skipped []int, notes []string) {
-	if m.haveSameNumbers() {
+) (skipCounts []int, notes []string) {
+	if m.hasCommonNumbers() {
 		return m.alignByNumber(members), nil
 	}
 
 	return m.alignByContent(ranks, members)
 }
 
-// haveSameNumbers reports whether each request has the same number on all ranks.
-func (m *match) haveSameNumbers() bool {
+// hasCommonNumbers reports whether each request has the same number on all ranks.
+func (m *match) hasCommonNumbers() bool {
 	switch m.class {
 	case history.SymmemPool:
 		return true
 	case history.Calls:
-		// Sends and receives are numbered too, but not the same on all ranks.
+		// Messages have numbers too, and ranks differ in their numbers of messages.
 		hasMessages := func(s *history.Sequence) bool { return s != nil && s.HasMessages }
 		return !slices.ContainsFunc(m.sequences, hasMessages)
 	default:
@@ -38,7 +38,7 @@ func (m *match) haveSameNumbers() bool {
 func (m *match) numberOf(e *history.Event) int64 {
 	isFlightRecorderCall := m.class == history.Calls && e.Size > 0
 	if isFlightRecorderCall {
-		return e.Size // see history.Event
+		return e.Size // the number of the call in its group
 	}
 
 	return e.Number
@@ -46,8 +46,8 @@ func (m *match) numberOf(e *history.Event) int64 {
 
 // alignByNumber skips the requests before the first one that all traces contain.
 func (m *match) alignByNumber(members []int) []int {
-	begin := m.firstCommonNumber(members)
-	skipped := make([]int, len(members))
+	firstNumber := m.firstCommonNumber(members)
+	skipCounts := make([]int, len(members))
 	for i, rankIndex := range members {
 		s := m.sequences[rankIndex]
 		if s == nil {
@@ -56,65 +56,63 @@ func (m *match) alignByNumber(members []int) []int {
 
 		for j := range s.Events {
 			e := &s.Events[j]
-			if e.Action.IsRequest() && m.numberOf(e) < begin {
-				skipped[i]++
+			if e.Action.IsRequest() && m.numberOf(e) < firstNumber {
+				skipCounts[i]++
 			}
 		}
 	}
 
-	return skipped
+	return skipCounts
 }
 
-// firstCommonNumber returns the number at which the latest partial trace begins, or 0 if all traces
+// firstCommonNumber returns the highest number of a partial trace's first event, or 0 if all traces
 // are complete.
 func (m *match) firstCommonNumber(members []int) int64 {
-	begin := int64(0)
+	first := int64(0)
 	for _, rankIndex := range members {
 		s := m.sequences[rankIndex]
 		hasEvents := s != nil && len(s.Events) > 0
 		if hasEvents && s.IsPartial {
-			begin = max(begin, m.numberOf(&s.Events[0]))
+			first = max(first, m.numberOf(&s.Events[0]))
 		}
 	}
 
-	return begin
+	return first
 }
 
 // alignByContent searches for the first requests of the shortest trace in the other traces. It
 // skips nothing if all traces are complete, or if a member has no events.
 func (m *match) alignByContent(
 	ranks []*history.Rank, members []int,
-) (skipped []int, notes []string) {
-	skipped = make([]int, len(members))
-	keys := make([][]requestKey, len(members)) // of the requests, by member
-	texts := textNumbers{}
-	isAnyPartial := false
-	for i, rankIndex := range members {
-		s := m.sequences[rankIndex]
-		if s == nil {
-			return skipped, nil
-		}
-
-		isAnyPartial = isAnyPartial || s.IsPartial
-		keys[i] = searchKeys(ranks[rankIndex], s, texts)
+) (skipCounts []int, notes []string) {
+	skipCounts = make([]int, len(members))
+	hasNoEvents := func(rankIndex int) bool { return m.sequences[rankIndex] == nil }
+	if slices.ContainsFunc(members, hasNoEvents) || !slices.ContainsFunc(members, m.isPartial) {
+		return skipCounts, nil
 	}
 
-	if !isAnyPartial {
-		return skipped, nil
+	keys := make([][]requestKey, len(members)) // keys[i] lists the requests of members[i]
+	texts := textNumbers{}
+	for i, rankIndex := range members {
+		keys[i] = searchKeys(ranks[rankIndex], m.sequences[rankIndex], texts)
 	}
 
 	shortest := indexOfShortest(keys)
 	for i := range keys {
-		index, isUnique := findBeginning(keys[i], keys[shortest])
-		skipped[i] = index
-		if i != shortest && !isUnique {
+		if i == shortest {
+			continue
+		}
+
+		index, isAmbiguous := findBeginning(keys[i], keys[shortest])
+		skipCounts[i] = index
+		if isAmbiguous {
 			notes = append(notes, fmt.Sprintf("the beginning is lost, and the requests of rank %d repeat: "+
 				"its trace was assumed to end at the same request as that of rank %d",
 				ranks[members[i]].Number, ranks[members[shortest]].Number))
 		}
 	}
 
-	return skipped, notes
+	return skipCounts, notes
 }
 
 func indexOfShortest(keys [][]requestKey) int {
@@ -153,13 +151,13 @@ func searchKeys(rank *history.Rank, s *history.Sequence, texts textNumbers) []re
 // occur several times.
 const patternLength = 32
 
-// findBeginning returns the index in long of the first requests of short, or 0 if there is none.
-// If they occur several times, isUnique is false, and index is the occurrence that best aligns the
-// ends of long and short.
-func findBeginning(long, short []requestKey) (index int, isUnique bool) {
+// findBeginning returns the index in long at which the first requests of short occur, or 0 if they
+// do not occur. isAmbiguous is set if they occur several times. The index is then the one that best
+// aligns the ends of long and short. long must be at least as long as short.
+func findBeginning(long, short []requestKey) (index int, isAmbiguous bool) {
 	pattern := short[:min(patternLength, len(short))]
-	endAligned := len(long) - len(short)
-	distance := func(i int) int { return max(i-endAligned, endAligned-i) }
+	endAlignedIndex := len(long) - len(short)
+	distance := func(i int) int { return max(i-endAlignedIndex, endAlignedIndex-i) }
 	occurrences := 0
 	for i := range len(long) - len(pattern) + 1 {
 		if !slices.Equal(long[i:i+len(pattern)], pattern) {
@@ -172,5 +170,5 @@ func findBeginning(long, short []requestKey) (index int, isUnique bool) {
 		}
 	}
 
-	return index, occurrences <= 1
+	return index, occurrences > 1
 }

@@ -9,8 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// checkFiles returns notes about missing files and files of another run. All files must have one
-// format.
+// checkFiles returns notes about missing files and files of other runs.
 func checkFiles(ranks []*history.Rank) []string {
 	var notes []string
 	if missing := missingRanks(ranks); len(missing) > 0 {
@@ -58,7 +57,7 @@ func statedRankCount(ranks []*history.Rank) int {
 	count := 0
 	for _, r := range ranks {
 		count = max(count, r.RankCount)
-		for _, members := range r.Members {
+		for _, members := range r.Members { // of each group
 			if len(members) > 0 {
 				highest := slices.Max(members)
 				count = max(count, highest+1)
@@ -69,13 +68,12 @@ func statedRankCount(ranks []*history.Rank) int {
 	return count
 }
 
-// otherRunNotes returns a note for each rank whose events ended long before those of another rank
-// began.
+// otherRunNotes returns a note for each rank that ended long before another rank began.
 func otherRunNotes(ranks []*history.Rank) []string {
 	var notes []string
-	begins := make([]int64, len(ranks))
-	ends := make([]int64, len(ranks))
-	latest := 0 // index of the rank whose events began last
+	begins := make([]int64, len(ranks)) // 0 if unknown
+	ends := make([]int64, len(ranks))   // 0 if unknown
+	latest := 0                         // index of the rank that began last
 	for i, r := range ranks {
 		begins[i], ends[i] = timesOf(r)
 		if begins[i] > begins[latest] {
@@ -83,7 +81,7 @@ func otherRunNotes(ranks []*history.Rank) []string {
 		}
 	}
 
-	const maxGapMicro = int64(time.Minute / time.Microsecond) // between two ranks of one run
+	const maxGapMicro = int64(time.Minute / time.Microsecond)
 	for i, r := range ranks {
 		hasTimes := ends[i] > 0
 		gapMicro := begins[latest] - ends[i]

@@ -10,8 +10,8 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// match holds the event sequences to compare: on each rank, that of one memory pool or of one group
-// of ranks.
+// match holds the event sequences to compare, one for each rank. All belong to one memory pool, or
+// to one group of ranks.
 //
 // Groups and symmem's pools have the same ID on all ranks. PyTorch's pools can have the IDs 1 and 2
 // on rank 0, but 1 and 3 on rank 1. Such pools are matched in the order of their first events.
@@ -22,7 +22,8 @@ type match struct {
 	sequences []*history.Sequence // by index of the rank; nil if the rank has none
 }
 
-// matchSequences returns a match for each pool or group to compare. The notes list other pools.
+// matchSequences returns a match for each pool or group to compare. The notes list the pools that
+// are not compared.
 func matchSequences(
 	ranks []*history.Rank, o Options,
 ) (matches []*match, notes []string) {
@@ -71,10 +72,10 @@ func matchClass(ranks []*history.Rank, class history.Class) []*match {
 	}
 
 	ids, rankCounts := countIDs(byRank)
-	tracedCount := countTracedRanks(ranks)
-	isMissingOnRank := func(id string) bool { return rankCounts[id] != tracedCount }
-	isPyTorchPool := class != history.Calls && class != history.SymmemPool
-	if isPyTorchPool && slices.ContainsFunc(ids, isMissingOnRank) {
+	tracedRanks := countTracedRanks(ranks)
+	isMissingOnSomeRank := func(id string) bool { return rankCounts[id] != tracedRanks }
+	hasCommonIDs := class == history.Calls || class == history.SymmemPool
+	if !hasCommonIDs && slices.ContainsFunc(ids, isMissingOnSomeRank) {
 		return matchByOrder(byRank, class)
 	}
 
@@ -191,8 +192,8 @@ func (m *match) groupID() string {
 	}
 }
 
-// memberRanks returns the indexes of the ranks that should have the pool or make the calls. If such
-// a rank has no events, its file may have lost them; its index is then in lost.
+// memberRanks returns the indexes of the ranks that should have the pool or make the calls. lost
+// lists the indexes of those without events whose files may have lost the events.
 func (m *match) memberRanks(ranks []*history.Rank) (members, lost []int) {
 	group := m.groupID()
 	for i, s := range m.sequences {
@@ -203,7 +204,7 @@ func (m *match) memberRanks(ranks []*history.Rank) (members, lost []int) {
 			continue // there is nothing to compare
 		case group == "": // pools of PyTorch should be on all ranks
 			members = append(members, i)
-		case !isInGroup(ranks, i, group):
+		case !isInGroup(ranks, ranks[i], group):
 			continue // the rank should have no events
 		case ranks[i].IsPartial:
 			lost = append(lost, i)
@@ -215,9 +216,8 @@ func (m *match) memberRanks(ranks []*history.Rank) (members, lost []int) {
 	return members, lost
 }
 
-// isInGroup reports whether the files show that ranks[i] is in a group.
-func isInGroup(ranks []*history.Rank, i int, group string) bool {
-	rank := ranks[i]
+// isInGroup reports whether the files show that a rank is in a group.
+func isInGroup(ranks []*history.Rank, rank *history.Rank, group string) bool {
 	if group == rank.WorldGroup { // the group of all ranks
 		return true
 	}
@@ -230,7 +230,7 @@ func isInGroup(ranks []*history.Rank, i int, group string) bool {
 		}
 	}
 
-	for _, w := range rank.Windows { // memory that is registered with a group
+	for _, w := range rank.Windows {
 		if w.Group == group {
 			return true
 		}
@@ -239,8 +239,8 @@ func isInGroup(ranks []*history.Rank, i int, group string) bool {
 	return slices.Contains(listedMembers(ranks, group), rank.Number)
 }
 
-// listedMembers returns the ranks of a group according to the files, or nil if these disagree:
-// several groups can have the same ID.
+// listedMembers returns the ranks of a group according to the files. It returns nil if the files
+// disagree, because several groups can have the same ID.
 func listedMembers(ranks []*history.Rank, group string) []int {
 	var members []int
 	for _, r := range ranks {

@@ -15,10 +15,10 @@ type place struct {
 	offset  int64 // bytes from the beginning of the segment
 }
 
-// noPlace is the place of requests other than allocations, and any unknown place.
+// noPlace is the place of a request that is not an allocation, or whose place is unknown.
 var noPlace = place{segment: -1}
 
-// text returns the end of a request's description, such as " -> segment 0 offset 0x200".
+// text returns a suffix for the text of a request, such as " -> segment 0 offset 0x200".
 func (p place) text() string {
 	if p == noPlace {
 		return ""
@@ -43,7 +43,7 @@ func (c *comparison) comparePlaces(requestCount int) {
 	isAnyPartial := slices.ContainsFunc(c.members, c.match.isPartial)
 	for member, v := range c.views {
 		events := v.sequence.Events
-		if isAnyPartial { // the partial traces lack the events before request 0
+		if isAnyPartial { // some traces lack the events before request 0, so ignore these in all
 			events = v.viewedEvents()
 		}
 
@@ -71,7 +71,7 @@ func (c *comparison) noPlacesReason() string {
 	return ""
 }
 
-// viewedEvents returns the events from the first compared request on.
+// viewedEvents returns the events from the first compared request on, or all if there is none.
 func (v *requestView) viewedEvents() []history.Event {
 	if len(v.eventIndexes) == 0 {
 		return v.sequence.Events
@@ -80,15 +80,15 @@ func (v *requestView) viewedEvents() []history.Event {
 	return v.sequence.Events[v.eventIndexes[0]:]
 }
 
-// numberSegments numbers the segments in events in the order of first use. The keys of the result
-// are indexes of segments in the trace, which differ between ranks.
+// numberSegments numbers the segments in the order of first use. The result maps the index of each
+// segment in the trace, which depends on the rank, to its number.
 func numberSegments(events []history.Event) map[int32]int32 {
 	numbers := map[int32]int32{}
 	for i := range events {
 		segment := events[i].Segment
-		isKnown := segment >= 0
+		isSegmentKnown := segment >= 0
 		_, hasNumber := numbers[segment]
-		if isKnown && !hasNumber {
+		if isSegmentKnown && !hasNumber {
 			numbers[segment] = int32(len(numbers))
 		}
 	}
@@ -101,9 +101,9 @@ func (v *requestView) places(requestCount int, segmentNumbers map[int32]int32) [
 	places := make([]place, 0, requestCount)
 	for request := range requestCount {
 		e := v.eventOf(request)
-		isPlaceKnown := e.Segment >= 0
+		isSegmentKnown := e.Segment >= 0
 		p := noPlace
-		if e.Action == history.Alloc && isPlaceKnown {
+		if e.Action == history.Alloc && isSegmentKnown {
 			p = place{segment: segmentNumbers[e.Segment], offset: e.Offset}
 		}
 
@@ -113,7 +113,8 @@ func (v *requestView) places(requestCount int, segmentNumbers map[int32]int32) [
 	return places
 }
 
-// placeDifference describes the first request with different places.
+// placeDifference describes the first request with different places. places[i][j] is the place of
+// request j on member i.
 func (c *comparison) placeDifference(request int, places [][]place) *Difference {
 	subsets := c.split(func(i, j int) bool { return places[i][request] == places[j][request] })
 	d := &Difference{
@@ -124,7 +125,7 @@ func (c *comparison) placeDifference(request int, places [][]place) *Difference 
 	for i, s := range subsets {
 		variant := c.variant(s, request)
 		variant.Text += places[s[0]][request].text()
-		if i > 0 { // differs from the first variant
+		if i > 0 {
 			variant.DifferenceKind = KindPlace
 		}
 
@@ -134,11 +135,10 @@ func (c *comparison) placeDifference(request int, places [][]place) *Difference 
 	return d
 }
 
-// precedingPlaces describes the last requests before the given one. places[i][j] is the place of
-// request j on member i.
+// precedingPlaces describes the last requests before the given one.
 func (c *comparison) precedingPlaces(request int, places [][]place) []string {
 	const maxPreceding = 5
-	const anyMember = 0 // before the request, all have the same places
+	const anyMember = 0 // earlier places are the same on all members
 	v := c.views[anyMember]
 	lines := []string{}
 	for i := max(0, request-maxPreceding); i < request; i++ {
@@ -150,8 +150,8 @@ func (c *comparison) precedingPlaces(request int, places [][]place) []string {
 }
 
 // explainPlaces states why a request has different places. Either different frees had completed, or
-// the allocators chose differently among the same blocks. The members of a subset have the same
-// place, and the first one represents them.
+// the allocators chose differently among the same blocks. Only the first member of each subset is
+// examined.
 func (c *comparison) explainPlaces(request int, subsets []subset) string {
 	const timing = "If other streams used a block (record_stream), its free completes at a time " +
 		"that varies between ranks."
@@ -159,8 +159,8 @@ func (c *comparison) explainPlaces(request int, subsets []subset) string {
 	firstFrees := c.views[first[0]].completedFrees(request)
 	for _, other := range subsets[1:] {
 		otherFrees := c.views[other[0]].completedFrees(request)
-		commonCount := min(len(firstFrees), len(otherFrees))
-		if !slices.Equal(firstFrees[:commonCount], otherFrees[:commonCount]) {
+		minCount := min(len(firstFrees), len(otherFrees))
+		if !slices.Equal(firstFrees[:minCount], otherFrees[:minCount]) {
 			return fmt.Sprintf("The requests agree, but frees completed at different points on %s "+
 				"and %s. %s", ranklist.Ranks(c.ranks(first)), ranklist.Ranks(c.ranks(other)), timing)
 		}
@@ -174,14 +174,13 @@ func (c *comparison) explainPlaces(request int, subsets []subset) string {
 		"and the allocator chose one by the addresses of segments, which differ between ranks."
 }
 
-// completedFree describes a free whose block can be reused, because the streams no longer use it.
+// completedFree describes a freed block that no stream uses any more, so it can be reused.
 type completedFree struct {
 	block        int32 // number from blockNumber
 	afterRequest int   // last request before the completion
 }
 
-// completedFrees returns the frees that completed between request 0 and the given request, in
-// order.
+// completedFrees returns the frees that completed between request 0 and the given one, in order.
 func (v *requestView) completedFrees(request int) []completedFree {
 	var frees []completedFree
 	for earlier := range request {

@@ -29,7 +29,7 @@ func (c *comparison) replayRequests() {
 	}
 
 	r := &ReplayResult{}
-	r.SymmemFirst, r.SymmemText = c.replaySymmem()
+	r.SymmemRequestIndex, r.SymmemText = c.replaySymmem()
 	if c.match.class != history.SymmemPool {
 		r.PyTorchText = c.replayPyTorch()
 	}

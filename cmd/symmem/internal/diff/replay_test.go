@@ -22,7 +22,7 @@ func TestReplayOfNote(t *testing.T) {
 	}
 
 	got := diff.Compare(ranks, diff.Options{}).Sequences[0].Replay
-	if got == nil || got.SymmemFirst != -1 || !strings.HasSuffix(got.SymmemText, "to the end") {
+	if got == nil || got.SymmemRequestIndex != -1 || !strings.HasSuffix(got.SymmemText, "to the end") {
 		t.Errorf("Replay = %+v; want agreement to the end", got)
 	}
 }

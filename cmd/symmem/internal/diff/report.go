@@ -14,8 +14,8 @@ type Report struct {
 	RanksAgree bool             `json:"agree"`
 	Ranks      []RankInfo       `json:"ranks"`     // one for each file
 	Sequences  []SequenceResult `json:"sequences"` // one for each compared pool or group
-	FileNotes  []string         `json:"-"`         // missing files, and files of another run
-	Notes      []string         `json:"notes"`     // FileNotes and the pools that were not compared
+	FileNotes  []string         `json:"-"`         // from checkFiles
+	Notes      []string         `json:"notes"`     // FileNotes, and the pools that were not compared
 }
 
 // HasComparison reports whether a pool or group was compared on at least two ranks.
@@ -66,11 +66,11 @@ type Difference struct {
 	Kind         string    `json:"kind"`     // one of the Kind constants
 	RequestIndex int       `json:"index"`    // from 0, the first compared request
 	Variants     []Variant `json:"variants"` // the variant of the most ranks first
-	// MinorityRanks lists the ranks that differ from the majority, if any.
+	// MinorityRanks lists the ranks outside the majority. It is empty without a majority.
 	MinorityRanks []int `json:"blamed"`
 	// PrecedingRequests describes the last requests before the difference, oldest first.
 	PrecedingRequests []string `json:"before"`
-	// Explanation states the cause, or whether later requests agree.
+	// Explanation describes the cause, or the later requests.
 	Explanation []string `json:"explanation"`
 }
 
@@ -81,7 +81,7 @@ type Variant struct {
 	// EventIndex is the index of the request in the file of Ranks[0], or -1 if the trace has ended.
 	EventIndex int64    `json:"number"`
 	Stack      []string `json:"stack"` // innermost frame first
-	// DifferenceKind is the Kind of the difference from the first variant. The first has "".
+	// DifferenceKind is the Kind of the difference from the first variant, or "" in the first variant.
 	DifferenceKind string `json:"kind,omitempty"`
 }
 
@@ -89,6 +89,6 @@ type Variant struct {
 type ReplayResult struct {
 	SymmemText  string `json:"symmem"`  // states whether symmem would choose equal places on all ranks
 	PyTorchText string `json:"pytorch"` // states whether PyTorch's rules yield the recorded places
-	// SymmemFirst is the first request that symmem would place differently on two ranks, or -1.
-	SymmemFirst int `json:"symmem_first"`
+	// SymmemRequestIndex is the first request that symmem would place differently on two ranks, or -1.
+	SymmemRequestIndex int `json:"symmem_first"`
 }

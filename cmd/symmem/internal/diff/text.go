@@ -44,7 +44,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return t.Flush()
 }
 
-// textWriter writes lines. Its methods ignore errors, because Flush returns the first one.
+// textWriter writes lines. Its methods ignore errors, which Flush returns.
 type textWriter struct{ *bufio.Writer }
 
 func (t *textWriter) writeLine(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
@@ -101,7 +101,7 @@ func (t *textWriter) writeDifference(subject string, d *Difference) {
 
 // writeVariant writes a variant, with a letter for its index, and its call stack.
 func (t *textWriter) writeVariant(index int, v *Variant) {
-	const letterCount = 26 // A follows Z
+	const letterCount = 26
 	letter := string(rune('A' + index%letterCount))
 	kind := ""
 	if v.DifferenceKind != "" {
@@ -109,8 +109,8 @@ func (t *textWriter) writeVariant(index int, v *Variant) {
 	}
 
 	position := ""
-	traceHasEnded := v.EventIndex < 0
-	if !traceHasEnded {
+	hasEvent := v.EventIndex >= 0
+	if hasEvent {
 		position = fmt.Sprintf(" (event %d in the file)", v.EventIndex)
 	}
 
@@ -118,14 +118,10 @@ func (t *textWriter) writeVariant(index int, v *Variant) {
 	t.writeStack(v.Stack)
 }
 
-const (
-	maxStackLines = 12 // of a call stack
-	maxRankNotes  = 12 // of all ranks together
-)
-
 func (t *textWriter) writeStack(lines []string) {
+	const maxLines = 12
 	for i, line := range lines {
-		if i == maxStackLines {
+		if i == maxLines {
 			t.writeLine("         and %d more", len(lines)-i)
 			return
 		}
@@ -138,7 +134,7 @@ func (t *textWriter) writeStack(lines []string) {
 // line, as in "ranks 0-3: some texts did not fit".
 func (t *textWriter) writeNotes(r *Report) {
 	ranksByNote := map[string][]int{}
-	var rankNotes []string // unique notes, in order of occurrence
+	var rankNotes []string // without duplicates
 	for _, rank := range r.Ranks {
 		for _, note := range rank.Notes {
 			if ranksByNote[note] == nil {
@@ -157,6 +153,7 @@ func (t *textWriter) writeNotes(r *Report) {
 		t.writeLine("  %s", note)
 	}
 
+	const maxRankNotes = 12
 	for i, note := range rankNotes {
 		if i == maxRankNotes {
 			t.writeLine("  and %d more notes", len(rankNotes)-i)

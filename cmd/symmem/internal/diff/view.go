@@ -2,8 +2,9 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// A request is an allocation, a free or a call. Its key is the same on all ranks. In this example,
-// the trace of rank 1 lacks the first request, so the view of rank 0 skips it:
+// requestKey identifies a request (an allocation, a free or a call). If the ranks make the same
+// requests, these have the same keys. In this example, the trace of rank 1 lacks the first request,
+// so rank 0 skips it:
 //
 //	event on rank 0         event on rank 1         key on both ranks
 //	alloc 512, block 0
@@ -11,14 +12,12 @@ import "symmem/cmd/symmem/internal/diff/history"
 //	free 1024, block 1      free 1024, block 0      free 1024, block 0
 //	free 512, block 0       free 512, block -1      free 512, block -1
 //
-// Events number blocks from the beginning of the trace, and keys from the first compared
-// allocation. Blocks allocated earlier have the number -1.
-
-// requestKey identifies a request independently of the rank.
+// In a key, block 0 is that of the first compared allocation. Blocks allocated earlier have the
+// number -1.
 type requestKey struct {
 	size   int64          // from history.Event.Size
-	block  int32          // of a free
-	text   int32          // of a call, from textNumbers
+	block  int32          // only set for a free
+	text   int32          // only set for a call, from textNumbers
 	stream int32          // 0 is the default stream
 	action history.Action // Alloc, Free or Call
 }
@@ -27,12 +26,12 @@ type requestKey struct {
 type requestView struct {
 	rank          *history.Rank
 	sequence      *history.Sequence // not nil
-	skippedBlocks int32             // number of skipped allocations
+	skippedAllocs int32             // number of allocations before the view
 
 	// The following slices have one element for each request.
-	eventIndexes  []int32 // in sequence.Events
-	keys          []requestKey
-	earlierAllocs []int32 // number of allocations in the view before the request
+	eventIndexes    []int32 // in sequence.Events
+	keys            []requestKey
+	precedingAllocs []int32 // number of allocations in the view before the request
 }
 
 // textNumbers numbers the texts of calls. The views of all ranks share one textNumbers, so that
@@ -49,8 +48,8 @@ func (t textNumbers) findOrAdd(text string) int32 {
 	return number
 }
 
-// newView returns a view of a sequence without its first skipCount requests. The view is empty if
-// sequence is nil, because the rank has no events of the pool or group.
+// newView returns a view of a sequence without its first skipCount requests. If sequence is nil,
+// the view is empty.
 func newView(
 	rank *history.Rank, sequence *history.Sequence, skipCount int, texts textNumbers,
 ) *requestView {
@@ -70,17 +69,17 @@ func newView(
 		requestCount++
 		isAlloc := e.Action == history.Alloc
 		isSkipped := requestCount <= skipCount
-		if isSkipped {
-			if isAlloc {
-				v.skippedBlocks++
-			}
+		if isSkipped && isAlloc {
+			v.skippedAllocs++
+		}
 
+		if isSkipped {
 			continue
 		}
 
 		v.eventIndexes = append(v.eventIndexes, int32(i))
 		v.keys = append(v.keys, v.newKey(e, texts))
-		v.earlierAllocs = append(v.earlierAllocs, viewedAllocs)
+		v.precedingAllocs = append(v.precedingAllocs, viewedAllocs)
 		if isAlloc {
 			viewedAllocs++
 		}
@@ -89,7 +88,7 @@ func newView(
 	return v
 }
 
-// newKey returns the key of a request. It requires v.skippedBlocks.
+// newKey returns the key of a request. It requires v.skippedAllocs.
 func (v *requestView) newKey(e *history.Event, texts textNumbers) requestKey {
 	k := requestKey{size: e.Size, stream: e.Stream, action: e.Action}
 	switch e.Action {
@@ -103,13 +102,13 @@ func (v *requestView) newKey(e *history.Event, texts textNumbers) requestKey {
 	return k
 }
 
-// callText returns the text of a call. Its Block is the index of the text.
+// callText returns the text of a call.
 func callText(rank *history.Rank, call *history.Event) string { return rank.Texts[call.Block] }
 
-// blockNumber returns the number of an event's block for a key.
+// blockNumber returns the number of an event's block in keys.
 func (v *requestView) blockNumber(e *history.Event) int32 {
-	const earlierBlock = -1
-	return max(earlierBlock, e.Block-v.skippedBlocks)
+	const allocatedBeforeView = -1
+	return max(allocatedBeforeView, e.Block-v.skippedAllocs)
 }
 
 // eventOf returns the event of a request, or nil if the view has fewer requests.

@@ -243,7 +243,7 @@ func TestPlacesByAddress(t *testing.T) {
 			t.Fatalf("Compare found a difference at request %d; want none", s.RequestDifference.RequestIndex)
 		}
 
-		if s.Replay.SymmemFirst != -1 || !strings.Contains(s.Replay.PyTorchText, "places of all blocks") {
+		if s.Replay.SymmemRequestIndex != -1 || !strings.Contains(s.Replay.PyTorchText, "places of all blocks") {
 			t.Fatalf("Replay = %+v; want agreement by symmem's rule, and places explained by PyTorch's",
 				s.Replay)
 		}
