@@ -93,7 +93,7 @@ func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 	case diff.KindPlace:
 		p.options[p.differingRank].FirstSegment = 2 << (20 + rng.IntN(3))
 	default:
-		variant := difftest.PlantDifference(rng, common, p.kind, runningStreams, runningPools)
+		variant := difftest.PlantDifference(rng, common, p.kind, runningPools, runningStreams)
 		if variant == nil || slices.Max(difftest.FirstDifference(common, variant, runningPools)) < 0 {
 			return false // the two swapped requests are identical
 		}

@@ -9,9 +9,9 @@ import (
 	"slices"
 )
 
-// Request allocates or frees a tensor. A free has the size, stream and pool of the allocation.
+// Request allocates or frees a tensor. Except for IsFree, both requests of a tensor are the same.
 type Request struct {
-	Tensor int   // number
+	Tensor int   // number of the tensor
 	Size   int64 // in bytes
 	Stream int   // 0 is the default stream
 	Pool   int   // from 0
@@ -60,16 +60,16 @@ func randomSize(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(maxSize)
 }
 
-// DifferenceKinds lists the kinds of differences that PlantDifference creates. It lacks "different
-// place", because places depend on addresses instead of the program.
+// DifferenceKinds lists the kinds of differences that PlantDifference creates. A program does not
+// determine places, so "different place" is missing.
 var DifferenceKinds = []string{
 	"different size", "missing", "extra", "different order", "different stream", "different pool",
 	"different call",
 }
 
-// PlantDifference returns a copy of a program with a difference at a random request, or nil if this
-// request cannot differ in that way. The difference "missing" removes both requests of a tensor.
-func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
+// PlantDifference returns a copy of a program with a difference at a random request. It returns nil
+// if this kind of difference is not possible there.
+func PlantDifference(rng *rand.Rand, p Program, kind string, pools, streams int) Program {
 	index := rng.IntN(len(p))
 	changed := slices.Clone(p)
 	switch kind {
@@ -95,7 +95,7 @@ func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int)
 		})
 	case "different pool":
 		return changeTensor(changed, tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
-	case "missing":
+	case "missing": // both requests of the tensor
 		return slices.DeleteFunc(changed, func(r Request) bool { return r.Tensor == tensor })
 	case "extra":
 		return addTensor(rng, changed, index)
@@ -116,7 +116,8 @@ func swapWithNext(p Program, index int) Program {
 	return p
 }
 
-// replaceFree replaces a free by an allocation in place. It returns nil for other requests.
+// replaceFree replaces a free by an allocation in place. It returns nil if there is no free at the
+// index.
 func replaceFree(rng *rand.Rand, p Program, index int) Program {
 	r := &p[index]
 	if !r.IsFree {
@@ -127,9 +128,8 @@ func replaceFree(rng *rand.Rand, p Program, index int) Program {
 	return p
 }
 
-// newTensor returns an unused tensor number for a program from RandomProgram, which numbers tensors
-// by index of request.
-func newTensor(p Program) int { return len(p) + 1 }
+// newTensor returns an unused tensor number. RandomProgram uses indexes of requests as numbers.
+func newTensor(p Program) int { return len(p) }
 
 // changeTensor changes all requests of a tensor in place.
 func changeTensor(p Program, tensor int, change func(*Request)) Program {
@@ -150,16 +150,16 @@ func addTensor(rng *rand.Rand, p Program, index int) Program {
 	p = slices.Insert(p, index, r)
 	if rng.IntN(2) == 0 {
 		r.IsFree = true
-		afterAlloc := index + 1
-		indexOfFree := afterAlloc + rng.IntN(len(p)+1-afterAlloc)
+		followingRequests := len(p) - (index + 1)
+		indexOfFree := index + 1 + rng.IntN(followingRequests+1)
 		p = slices.Insert(p, indexOfFree, r)
 	}
 
 	return p
 }
 
-// FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1 if all are equal. An index counts only the requests of its pool.
+// FirstDifference returns the index of the first different request of each pool, or -1 for a pool
+// with equal requests. An index counts only the requests of its pool.
 func FirstDifference(a, b Program, pools int) []int {
 	firsts := make([]int, pools)
 	for pool := range firsts {

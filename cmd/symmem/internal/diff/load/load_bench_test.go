@@ -63,7 +63,7 @@ func BenchmarkDiff(b *testing.B) {
 // plantExtra returns a copy of a program with an extra allocation at a random index.
 func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	for {
-		changed := difftest.PlantDifference(rng, p, diff.KindExtra, streams, pools)
+		changed := difftest.PlantDifference(rng, p, diff.KindExtra, pools, streams)
 		isIndexSuitable := changed != nil
 		if isIndexSuitable {
 			return changed

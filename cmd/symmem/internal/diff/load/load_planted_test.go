@@ -73,7 +73,7 @@ func randomPlanted(rng *rand.Rand, kind string) plantedProgram {
 			return program
 		}
 
-		q := difftest.PlantDifference(rng, p, kind, streams, pools)
+		q := difftest.PlantDifference(rng, p, kind, pools, streams)
 		if q == nil {
 			continue
 		}

@@ -54,7 +54,7 @@ func TestPlantedDifferences(t *testing.T) {
 	for run := 0; run < 150; {
 		p := difftest.RandomProgram(rng, 30+rng.IntN(400), pools, streams)
 		kind := difftest.DifferenceKinds[run%len(difftest.DifferenceKinds)]
-		q := difftest.PlantDifference(rng, p, kind, streams, pools)
+		q := difftest.PlantDifference(rng, p, kind, pools, streams)
 		if q == nil {
 			continue
 		}
@@ -172,7 +172,7 @@ func TestOldFormat(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 20))
 	for run := 0; run < 30; {
 		p := difftest.RandomProgram(rng, 100+rng.IntN(300), 1, streams)
-		q := difftest.PlantDifference(rng, p, difftest.DifferenceKinds[run%3], streams, 1)
+		q := difftest.PlantDifference(rng, p, difftest.DifferenceKinds[run%3], 1, streams)
 		if q == nil {
 			continue
 		}
@@ -243,7 +243,8 @@ func TestPlacesByAddress(t *testing.T) {
 			t.Fatalf("Compare found a difference at request %d; want none", s.RequestDifference.RequestIndex)
 		}
 
-		if s.Replay.SymmemRequestIndex != -1 || !strings.Contains(s.Replay.PyTorchText, "places of all blocks") {
+		if s.Replay.SymmemRequestIndex != -1 ||
+			!strings.Contains(s.Replay.PyTorchText, "places of all blocks") {
 			t.Fatalf("Replay = %+v; want agreement by symmem's rule, and places explained by PyTorch's",
 				s.Replay)
 		}

@@ -7,11 +7,11 @@ import (
 	"io"
 )
 
-// input reads values from a file that may be damaged. If the file ends within a value, its methods
-// return an error that wraps ErrFormat.
+// input reads values from a file that may be damaged. Its methods return an error that wraps
+// ErrFormat if the file ends too early.
 type input struct {
 	r          *bufio.Reader
-	longString []byte // buffer for strings that do not fit in that of r
+	longString []byte // buffer for strings that are too long for the buffer of r
 	offset     int64  // of the next value in the file, in bytes
 }
 
@@ -40,7 +40,7 @@ func (in *input) readByte() (byte, error) {
 	return b, nil
 }
 
-// convertEOF converts EOF errors to errors that wrap ErrFormat, and returns other errors unchanged.
+// convertEOF returns an error that wraps ErrFormat for an EOF error, and other errors unchanged.
 func (in *input) convertEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return formatError("it is cut off after %d bytes", in.offset)
@@ -49,7 +49,7 @@ func (in *input) convertEOF(err error) error {
 	return err
 }
 
-const maxStringBytes = 64 << 20 // longer strings are an error, because the file is probably damaged
+const maxStringBytes = 64 << 20 // a file with longer strings is probably damaged
 
 // readBytes reads count bytes. The result is valid until the next read.
 func (in *input) readBytes(count uint64) ([]byte, error) {
@@ -72,8 +72,8 @@ func (in *input) readBytes(count uint64) ([]byte, error) {
 	return b, nil
 }
 
-// readLongString reads count bytes. It grows the buffer in steps, so that a wrong count in a short
-// file does not allocate much memory.
+// readLongString reads count bytes. It grows the buffer in steps, because a wrong count in a short
+// file must not allocate much memory.
 func (in *input) readLongString(count int) ([]byte, error) {
 	const maxStepBytes = 1 << 20
 	in.longString = in.longString[:0]

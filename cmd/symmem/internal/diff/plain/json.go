@@ -9,8 +9,8 @@ import (
 )
 
 // readJSON decodes JSON with the stack machine for pickles. The token { pushes an empty dict, and [
-// an empty list, and both add a mark. Keys and scalars push values. The tokens } and ] remove the
-// last mark, and move the values above it into the dict or list.
+// an empty list. Both mark the current top of the stack. Keys and scalars push values. The tokens }
+// and ] remove the last mark, and move the values above it into the dict or list.
 func (m *machine) readJSON(in *input) error {
 	decoder := json.NewDecoder(in.r)
 	decoder.UseNumber()
@@ -33,22 +33,22 @@ func (m *machine) readJSON(in *input) error {
 // checkJSONEnd returns an error if anything except white space follows the value.
 func checkJSONEnd(decoder *json.Decoder) error {
 	_, err := decoder.Token()
-	isToken := err == nil
+	isValidToken := err == nil
 	isInvalidToken := errors.As(err, new(*json.SyntaxError)) || errors.Is(err, io.ErrUnexpectedEOF)
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil
-	case isToken || isInvalidToken:
+	case isValidToken || isInvalidToken:
 		return formatError("it goes on after its end at byte %d", decoder.InputOffset())
 	default: // the file cannot be read
 		return jsonError(err, decoder.InputOffset())
 	}
 }
 
-// jsonError converts an error of the decoder to an error for users. offset is that of the decoder.
-func jsonError(err error, offset int64) error {
+// jsonError converts an error of the decoder to an error for users.
+func jsonError(err error, decoderOffset int64) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return formatError("it is cut off after %d bytes", offset)
+		return formatError("it is cut off after %d bytes", decoderOffset)
 	}
 
 	var syntaxError *json.SyntaxError
@@ -76,14 +76,14 @@ func (m *machine) addJSONToken(token json.Token) error {
 		return m.push(parseJSONNumber(t))
 	case bool:
 		return m.push(boolValue(t))
+	default: // null
+		const none = Value(0)
+		return m.push(none)
 	}
-
-	const none = Value(0)
-	return m.push(none) // for null
 }
 
-// parseJSONNumber returns an integer if the number is an int64, and otherwise a float. For a number
-// that is too large for a float, it returns an unsupported value.
+// parseJSONNumber returns an integer if the number is an int64, an unsupported value if it is too
+// large for a float64, and otherwise a float.
 func parseJSONNumber(number json.Number) Value {
 	if n, err := strconv.ParseInt(string(number), 10, 64); err == nil {
 		return intValue(n)

@@ -12,8 +12,8 @@ import (
 //
 //	[{"name": "f", "filename": "a.py", "line": 3}, {"name": "main", "filename": "a.py", "line": 9}]
 //
-// A file can contain many references to one list or dict. Stacks therefore replaces each converted
-// list or dict with a label: the index of the stack or frame in the rank.
+// A file can contain many references to one list or dict. Stacks therefore replaces a converted
+// list with a label, which is its index in rank.Stacks, and a dict with its index in rank.Frames.
 
 // Stacks converts the call stacks of one Document and adds them to a rank.
 type Stacks struct {
@@ -21,11 +21,11 @@ type Stacks struct {
 	frameIndexes map[history.Frame]int32 // in rank.Frames
 	stackIndexes map[string]int32        // in rank.Stacks, by encoded frame indexes
 
-	// Keys of the dict of a frame, if hasKeys is set.
+	// The keys in the dict of a frame. Add sets them.
 	name, file, line plain.Value
 	hasKeys          bool
 
-	// Buffers for the current stack.
+	// These buffers hold the stack that Add converts.
 	stack        []int32 // indexes in rank.Frames
 	encodedStack []byte  // key in stackIndexes
 }
@@ -37,11 +37,11 @@ func NewStacks(rank *history.Rank) *Stacks {
 	}
 }
 
-const maxFrames = 64 // of a stack, without the outermost ones
+const maxFrames = 64 // Add drops the outermost frames of larger stacks
 
 // Add adds a stack to rank.Stacks unless it is present, and returns its index. frames is a list of
-// dicts, innermost frame first; other elements are ignored. If frames is empty or not a list, Add
-// returns -1.
+// dicts, innermost frame first; Add ignores other elements. It returns -1 if frames is empty or not
+// a list.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
@@ -91,7 +91,7 @@ func (s *Stacks) findOrAddFrame(d *plain.Document, v plain.Value) (index int32, 
 		return index, true
 	}
 
-	var f history.Frame // fields of missing keys remain empty
+	var f history.Frame
 	f.Function, _ = d.StringOf(d.Get(v, s.name))
 	f.File, _ = d.StringOf(d.Get(v, s.file))
 	f.Line, _ = d.Get(v, s.line).Int()
