@@ -14,7 +14,7 @@ import (
 type Invocation struct {
 	binding     *binding
 	function    function
-	streamIndex int           // position of the stream among the C arguments, the last one
+	streamIndex int           // index of the last C argument, the stream
 	cCall       dl.Invocation // zero if the library lacks the function
 }
 
@@ -28,24 +28,19 @@ func (b *binding) prepare(f function, args ...uintptr) Invocation {
 	return i
 }
 
-// Prepared returns false for the zero Invocation.
+// Prepared reports whether i is not the zero Invocation.
 func (i *Invocation) Prepared() bool { return i.binding != nil }
 
 // On queues the call on a stream.
 func (i *Invocation) On(stream cuda.Stream) error {
-	isMissing := !i.cCall.IsSet()
-	if isMissing {
+	lacksFunction := !i.cCall.IsSet()
+	if lacksFunction {
 		return i.binding.newVersionError(i.function)
 	}
 
 	i.cCall.Set(i.streamIndex, uintptr(stream))
 	status, isCalled := i.cCall.Call()
-	isSuccess := isCalled && Result(status) == Success
-	if isSuccess {
-		return nil
-	}
-
-	return i.binding.callError(i.function, status, isCalled)
+	return i.binding.resultError(i.function, status, isCalled)
 }
 
 // AllReduce reduces count elements from each rank's sendAddress, and stores the result at every
@@ -57,8 +52,8 @@ func (l *Library) AllReduce(
 		uintptr(comm))
 }
 
-// AllGather stores count elements of each rank, in rank order, at every rank's recvAddress. To work
-// in place, a rank passes the address of its elements in the output as sendAddress.
+// AllGather stores count elements of each rank, in rank order, at every rank's recvAddress. In
+// place, sendAddress is that of the rank's elements in the output.
 func (l *Library) AllGather(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
@@ -66,7 +61,7 @@ func (l *Library) AllGather(
 }
 
 // ReduceScatter reduces inputs of ranks*count elements, and stores count elements of the result on
-// each rank. To work in place, a rank passes their address in the input as recvAddress.
+// each rank. In place, recvAddress is that of the rank's elements in the input.
 func (l *Library) ReduceScatter(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -82,7 +77,7 @@ func (l *Library) Broadcast(
 		uintptr(comm))
 }
 
-// Reduce is AllReduce with the result only at the root's recvAddress.
+// Reduce is an AllReduce that stores the result only at the root's recvAddress.
 func (l *Library) Reduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, root int, comm Comm,
 ) Invocation {

@@ -17,14 +17,14 @@ type Comm uintptr
 // UniqueID creates the ID of a new communicator. This process must stay alive until all ranks have
 // called CommInitRank.
 func (l *Library) UniqueID() (UniqueID, error) {
-	idCell := dl.NewCell(UniqueID{}) // Take reads and releases the cell.
+	idCell := dl.NewCell(UniqueID{}) // until Take
 	err := l.call(getUniqueID, idCell.Address())
 	return idCell.Take(), err
 }
 
 // CommInitRank creates this rank's handle of a communicator, for the thread's current device. It
-// blocks until all ranks have called it. It requires NCCL 2.23.4, because package dl cannot pass
-// the ID by value, as the older ncclCommInitRank requires.
+// blocks until all ranks have called it. It requires NCCL 2.23.4: the older ncclCommInitRank takes
+// the ID by value, which package dl does not support.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	idCell := dl.NewCell(id)
 	comm := l.cells.take()
@@ -46,8 +46,8 @@ func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(
 // There is no deadline.
 func (l *Library) CommDestroy(comm Comm) error { return l.call(commDestroy, uintptr(comm)) }
 
-// AsyncError returns an error of a communicator's work, such as ErrRemote, or ErrInProgress during
-// a nonblocking call. Any thread can call it.
+// AsyncError returns an error of a communicator's work, such as ErrRemote. During a nonblocking
+// call, it returns ErrInProgress. Any thread can call it.
 func (l *Library) AsyncError(comm Comm) error {
 	stateCell := dl.NewCell(Success)
 	err := l.call(commGetAsyncError, uintptr(comm), stateCell.Address())
@@ -72,15 +72,15 @@ func (l *Library) Device(comm Comm) (int, error) { return l.getInt(commCuDevice,
 // UserRank returns the caller's rank in the communicator.
 func (l *Library) UserRank(comm Comm) (int, error) { return l.getInt(commUserRank, comm) }
 
-// getInt returns a property of a communicator, which f stores as a C int.
+// getInt calls f, which stores a property of a communicator as a C int.
 func (l *Library) getInt(f function, comm Comm) (int, error) {
 	value := dl.NewCell(int32(0))
 	err := l.call(f, uintptr(comm), value.Address())
 	return int(value.Take()), err
 }
 
-// CreatePreMulSum creates a sum in which this rank's elements are multiplied by a factor of type t,
-// which is in the lowest bytes of factorBits. The caller must call DestroyReduceOp.
+// CreatePreMulSum creates a sum in which this rank's elements are multiplied by a factor. The
+// lowest bytes of factorBits hold the factor, of type t. The caller must call DestroyReduceOp.
 func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (ReduceOp, error) {
 	const hostImmediate = 1 // ncclScalarHostImmediate: NCCL reads the factor during the call
 	op := dl.NewCell(ReduceOp(0))
@@ -128,7 +128,7 @@ const windowSymmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 //   - All ranks register windows in the same order and with the same sizes.
 //   - The memory is a whole mapped allocation of cuMemCreate with an exportable handle type.
 //   - The memory does not overlap another window of the communicator.
-//   - The thread has no open group, because a group delays the result until GroupEnd.
+//   - The thread has no open group, which would delay the result until GroupEnd.
 //   - With NCCL before 2.30.7, no stream is capturing.
 func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
 	window := l.cells.take()
@@ -137,7 +137,7 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 	return Window(*window), err
 }
 
-// WindowDeregister ends the registration of a window, and ignores window 0. All ranks must
+// WindowDeregister ends the registration of a window. It does nothing for window 0. All ranks must
 // deregister windows in the same order, after all ranks have completed the work that uses them.
 func (l *Library) WindowDeregister(comm Comm, window Window) error {
 	if window == 0 {
@@ -147,8 +147,8 @@ func (l *Library) WindowDeregister(comm Comm, window Window) error {
 	return l.call(commWindowDeregister, uintptr(comm), uintptr(window))
 }
 
-// cells allocates variables for handles. NCCL may write a handle on another thread after the call
-// has returned, so cells are never reused or freed.
+// cells allocates variables for handles. Unlike those of package dl, they are never reused or
+// freed, because NCCL may write a handle after the call has returned.
 type cells struct {
 	mu     sync.Mutex
 	blocks [][]uintptr // guarded by mu
@@ -161,10 +161,12 @@ func (c *cells) take() *uintptr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.blocks) == 0 || c.used == cellsPerBlock {
-		c.blocks, c.used = append(c.blocks, make([]uintptr, cellsPerBlock)), 0
+		c.blocks = append(c.blocks, make([]uintptr, cellsPerBlock))
+		c.used = 0
 	}
 
-	cell := &c.blocks[len(c.blocks)-1][c.used]
+	lastBlock := c.blocks[len(c.blocks)-1]
+	cell := &lastBlock[c.used]
 	c.used++
 	return cell
 }

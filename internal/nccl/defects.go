@@ -10,13 +10,13 @@ import (
 type Defect struct {
 	Since      int    // first affected version, or 0
 	FixedIn    int    // first version without the defect, or Unfixed
-	Major      int    // lowest affected GPUs, such as 9 for compute capability 9.0; 0 for all
+	Major      int    // lowest affected major compute capability, or 0
 	Effect     string // what users of NCCL notice
 	Workaround string // how symmem avoids the effect
 	Source     string // evidence of the defect
 }
 
-// Unfixed is the FixedIn of a defect that the newest known version has.
+// Unfixed is the FixedIn of a defect that no known version fixes.
 const Unfixed = math.MaxInt
 
 // Affects reports whether a version has the defect on GPUs of the given major compute capability.
@@ -27,13 +27,13 @@ func (d *Defect) Affects(version, major int) bool {
 // Versions describes the affected versions, such as "since 2.27.3, fixed in 2.30.3".
 func (d *Defect) Versions() string {
 	hasStart := d.Since > 0
-	hasEnd := d.FixedIn != Unfixed
+	isFixed := d.FixedIn != Unfixed
 	switch {
-	case hasStart && hasEnd:
+	case hasStart && isFixed:
 		return fmt.Sprintf("since %s, fixed in %s", VersionText(d.Since), VersionText(d.FixedIn))
 	case hasStart:
 		return "since " + VersionText(d.Since)
-	case hasEnd:
+	case isFixed:
 		return "fixed in " + VersionText(d.FixedIn)
 	default:
 		return "all"
@@ -43,7 +43,7 @@ func (d *Defect) Versions() string {
 // The known defects that matter to symmem. Window kernels access memory that all ranks have
 // registered. The plain path of symmem uses NCCL's other kernels.
 var (
-	// In ShiftedLoads, the last word that loadPack loads contains data from beyond the input.
+	// In ShiftedLoads, loadPack reads beyond the end of the input.
 	ShiftedLoads = &Defect{
 		Since: 22703, FixedIn: 23003,
 		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
@@ -51,7 +51,7 @@ var (
 		Workaround: "symmem uses the plain path for them",
 		Source:     "the contract suite on 4 H200, and loadPack in the sources",
 	}
-	// In RASOverflow, rasCollCommsInit allocates a buffer for fewer ranks than it writes.
+	// In RASOverflow, rasCollCommsInit writes beyond the end of a buffer.
 	RASOverflow = &Defect{
 		Since: 22703, FixedIn: 22902,
 		Effect: "a query of NCCL's RAS subsystem, even one from ncclras or another job, can corrupt " +
@@ -71,7 +71,7 @@ var (
 		Workaround: "symmem uses the plain path for it, in all versions",
 		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
-	// In SkippedTail, NCCL rounds the elements per block down. MultipliedCount has an example.
+	// MultipliedCount explains SkippedTail.
 	SkippedTail = &Defect{
 		FixedIn: 22907,
 		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
@@ -98,7 +98,7 @@ var (
 		Workaround: "symmem uses CommDestroy instead if its group was closed without a fault",
 		Source:     "TestFirstCallsAreCapturedBetweenMachines on 4 H200 with 2.30.7, and the sources",
 	}
-	// In OldMapping, a capture finds NCCL's record of the memory that was at its addresses before.
+	// In OldMapping, a capture finds NCCL's record of earlier memory at the same addresses.
 	OldMapping = &Defect{
 		FixedIn: Unfixed,
 		Effect: "the memory of a graph's plain calls stays mapped on other ranks for up to ten groups " +
@@ -115,8 +115,8 @@ var (
 			"given up after the group's timeout, and remains until the process ends, as does a thread",
 		Source: "TestKillsOnAGPU on 4 H100 as two machines",
 	}
-	// In EarlyStart, the griddepcontrol.wait instruction is missing, by which a kernel launched with
-	// programmatic stream serialization waits for earlier work in the stream.
+	// In EarlyStart, window kernels lack the instruction griddepcontrol.wait, which waits for earlier
+	// work in the stream after a launch with programmatic stream serialization.
 	EarlyStart = &Defect{
 		Since: 22803, FixedIn: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +
@@ -141,9 +141,9 @@ var Defects = []*Defect{
 	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// MultipliedCount returns how many of count elements a reduction with SkippedTail writes. For
-// example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads. Each block writes
-// 4,000 elements, so the last 3 are skipped.
+// MultipliedCount returns how many of count elements a reduction multiplies and writes in spite of
+// SkippedTail. For example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads.
+// Each block writes 4,000 elements, so the last 3 are skipped.
 func MultipliedCount(count, elementBytes int64) int64 {
 	// These constants are from NCCL's oneRankReduce.
 	const (

@@ -87,22 +87,20 @@ func (b *binding) call(f function, args ...uintptr) error {
 	}
 
 	status, isCalled := b.symbols[f].CallAfterStep(&b.stepBefore, args...)
-	isSuccess := isCalled && Result(status) == Success
-	if isSuccess {
-		return nil
-	}
-
-	return b.callError(f, status, isCalled)
+	return b.resultError(f, status, isCalled)
 }
 
-// callError returns the error of an unsuccessful call. If isCalled is false, stepBefore has failed
-// with the status, and f was not called.
-func (b *binding) callError(f function, status int32, isCalled bool) error {
-	if !isCalled {
+// resultError returns the error of a call, or nil. If isCalled is false, f was not called, because
+// stepBefore failed with the status.
+func (b *binding) resultError(f function, status int32, isCalled bool) error {
+	switch {
+	case !isCalled:
 		return b.stepBefore.NewError(status)
+	case Result(status) != Success:
+		return b.newError(f, Result(status))
+	default:
+		return nil
 	}
-
-	return b.newError(f, Result(status))
 }
 
 func (b *binding) newError(f function, result Result) error {
@@ -132,7 +130,13 @@ func (b *binding) LastError() string {
 	return dl.GoString(symbol.Call(comm))
 }
 
-// function is a function of NCCL: an index into table.
+// VersionSuspend is the first version that can suspend communicators, 2.29.7.
+const VersionSuspend = 22907
+
+// VersionWindows is the first version with symmetric windows, 2.27.3.
+const VersionWindows = 22703
+
+// function is a function of NCCL. Its value is an index in table.
 type function uint8
 
 type entry struct {
@@ -177,17 +181,12 @@ var (
 	recv                 = declare("ncclRecv", 0)
 )
 
-// VersionSuspend is the first version that can suspend communicators, 2.29.7.
-const VersionSuspend = 22907
-
-// VersionWindows is the first version with symmetric windows, 2.27.3.
-const VersionWindows = 22703
-
 // VersionText formats a version code, for example 22809 as "2.28.9". Up to NCCL 2.8, version codes
 // have four digits (NCCL_VERSION in nccl.h).
 func VersionText(code int) string {
 	major, minor := code/10000, code/100%100
-	if code < 10000 {
+	hasFourDigits := code < 10000
+	if hasFourDigits {
 		major, minor = code/1000, code/100%10
 	}
 

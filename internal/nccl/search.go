@@ -33,7 +33,7 @@ func Load() (*Library, error) {
 // location is a place where Load looks for NCCL.
 type location struct {
 	origin     string // for errors and Library.Origin
-	onlyLoaded bool   // paths are those of libraries that this process may have loaded
+	onlyLoaded bool   // open only a copy that this process has loaded
 	paths      []string
 }
 
@@ -93,7 +93,7 @@ type pythonPrefix struct {
 	folder string // contains bin and lib, such as "/usr"
 }
 
-// pythonPrefixes returns the Python installations of Load, without duplicates.
+// pythonPrefixes returns the Python installations that Load searches, without duplicates.
 func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	candidates := []pythonPrefix{
 		{origin: "$VIRTUAL_ENV", folder: getenv("VIRTUAL_ENV")},
@@ -119,8 +119,8 @@ func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	return prefixes
 }
 
-// interpretersInPath returns the first python3 of $PATH, and the target if it is a symbolic link,
-// as in a virtual environment.
+// interpretersInPath returns the first python3 of $PATH, with and without symbolic links. In a
+// virtual environment, python3 is a link.
 func interpretersInPath() []string {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -144,7 +144,7 @@ var wheelPatterns = []string{
 }
 
 // listLibraries returns the copies of NCCL that pip has installed. If there are none, it returns a
-// pattern, so that the error of Load shows where a copy was expected.
+// pattern. Opening it fails with an error that shows where a copy was expected.
 func (p pythonPrefix) listLibraries() []string {
 	var libraries []string
 	for _, pattern := range wheelPatterns {
