@@ -4,7 +4,7 @@
 //
 // OLD and NEW are the folders of the checkouts. Their runs alternate, so that other programs on the
 // machine slow down both. Each pair of runs yields a ratio for each benchmark, the old time divided
-// by the new time. The exit code is 1 if the median ratio of a benchmark is less than the flag
+// by the new time. The exit code is 1 if the median ratio of a benchmark is less than the value of
 // -bar, and 2 if the measurement fails.
 package main
 
@@ -29,9 +29,11 @@ import (
 type config struct {
 	oldFolder, newFolder  string
 	pairs, ranks, batches int
-	operations, sizes     string
-	minRatio              float64
+	operations, sizes     string  // lists for bench collective
+	minRatio              float64 // flag -bar
 }
+
+const oldCheckout, newCheckout = 0, 1 // as indexes
 
 var errSlower = errors.New("the new checkout is slower")
 
@@ -45,19 +47,17 @@ func main() {
 		err = c.run(context.Background(), os.Stdout, os.Stderr)
 	}
 
-	if err == nil {
-		return
-	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "against: %v\n", err)
+		if errors.Is(err, errSlower) {
+			os.Exit(1)
+		}
 
-	fmt.Fprintf(os.Stderr, "against: %v\n", err)
-	if errors.Is(err, errSlower) {
-		os.Exit(1)
+		os.Exit(2)
 	}
-
-	os.Exit(2)
 }
 
-// parseFlags prints the usage to stderr if the arguments are not valid.
+// parseFlags also prints the usage to stderr if the arguments are not valid.
 func parseFlags(args []string, stderr io.Writer) (*config, error) {
 	c := &config{}
 	flags := flag.NewFlagSet("against", flag.ContinueOnError)
@@ -97,8 +97,8 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 		removeErr := os.RemoveAll(folder)
 		err = errors.Join(err, removeErr)
 	}()
-	var programs [2]string // by checkout: 0 is old, 1 is new
-	for checkout, source := range []string{c.oldFolder, c.newFolder} {
+	var programs [2]string
+	for checkout, source := range []string{oldCheckout: c.oldFolder, newCheckout: c.newFolder} {
 		programs[checkout] = filepath.Join(folder, strconv.Itoa(checkout), "symmem")
 		if err := buildProgram(ctx, source, programs[checkout]); err != nil {
 			return err
@@ -141,7 +141,7 @@ func buildProgram(ctx context.Context, source, program string) error {
 	return nil
 }
 
-// measure runs the program of a checkout, 0 (old) or 1 (new), and adds the results to t.
+// measure runs the program of a checkout, and adds the results to t.
 func (c *config) measure(ctx context.Context, program string, checkout int, t *table) error {
 	r, err := runBench(ctx, program, []string{
 		"bench", "collective",
@@ -205,9 +205,9 @@ func (t *table) add(checkout int, r *report.Result) {
 	t.byName[name][checkout] = append(t.byName[name][checkout], r.Median)
 }
 
-// ratios returns the ratio of each pair of runs, except those with a new time of 0.
+// ratios returns the ratio of each pair of runs. It ignores pairs with a new time of 0.
 func (b *benchmarkRuns) ratios() (ratios []float64) {
-	oldTimes, newTimes := b[0], b[1]
+	oldTimes, newTimes := b[oldCheckout], b[newCheckout]
 	for i := range min(len(oldTimes), len(newTimes)) {
 		if newTimes[i] > 0 {
 			ratios = append(ratios, oldTimes[i]/newTimes[i])
@@ -224,8 +224,8 @@ func (t *table) write(out io.Writer) error {
 	}}
 	for _, name := range t.names {
 		runs := t.byName[name]
-		oldTime := report.Summarize(runs[0]).Median
-		newTime := report.Summarize(runs[1]).Median
+		oldTime := report.Summarize(runs[oldCheckout]).Median
+		newTime := report.Summarize(runs[newCheckout]).Median
 		ratios := runs.ratios()
 		ratio := report.Summarize(ratios)
 		formatted.Rows = append(formatted.Rows, []any{

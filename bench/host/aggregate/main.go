@@ -1,5 +1,5 @@
-// Command aggregate makes tables from the rows of bench/host/peers.sh, which launches benchmarks
-// several times.
+// Command aggregate makes tables from the rows of bench/host/peers.sh. That script launches each
+// benchmark several times.
 //
 //	aggregate rows LABEL < report.json   print a report of "symmem bench collective --json" as rows
 //	aggregate table FILE                 print the rows of peers.sh as Markdown tables
@@ -8,9 +8,10 @@
 // The environment variables MACHINE, LIBRARIES, DATE, COMMIT and COMMAND describe the run in result
 // files.
 //
-// Rows are CSV with the columns label, ranks, operation, bytes, and the median, 10th and 90th
-// percentile of the time in microseconds. peers.sh appends the round-trip time between two
-// processors in nanoseconds, before and after the launch. Lines that begin with # are comments.
+// Rows are CSV with the columns label, ranks, operation, bytes, and the median, 10th percentile and
+// 90th percentile of the time in microseconds. peers.sh appends two columns: the round-trip time
+// between two processors in nanoseconds before and after the launch. Lines that begin with # are
+// comments.
 package main
 
 import (
@@ -42,14 +43,14 @@ func run(args []string, in io.Reader, out io.Writer) error {
 		label := args[1]
 		return printRows(label, in, out)
 	case len(args) == 2 && args[0] == "table":
-		launches, err := readFile(args[1])
+		launches, err := readLaunches(args[1])
 		if err != nil {
 			return err
 		}
 
 		return printTables(launches, out)
 	case len(args) == 3 && args[0] == "results":
-		launches, err := readFile(args[1])
+		launches, err := readLaunches(args[1])
 		if err != nil {
 			return err
 		}
@@ -98,7 +99,7 @@ func runFromEnvironment() results.Run {
 	}
 }
 
-func readFile(file string) (*launchResults, error) {
+func readLaunches(file string) (*launchResults, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
@@ -115,15 +116,14 @@ func readFile(file string) (*launchResults, error) {
 // launchResults holds the results of all launches.
 type launchResults struct {
 	// medians holds the median in microseconds of each launch, by key and label.
-	medians map[rowKey]map[string][]float64
-	// droppedCount counts rows of launches during which the machine was busy or the mode changed.
-	droppedCount int
+	medians      map[rowKey]map[string][]float64
+	droppedCount int // rows that add has dropped
 }
 
 // rowKey identifies rows that are compared with each other.
 type rowKey struct {
 	ranks, bytes int
-	mode         string // how far the processors were from each other, see report.Trips
+	mode         string // see report.Trips
 	operation    string
 }
 
@@ -169,7 +169,7 @@ func readRows(in io.Reader) (*launchResults, error) {
 	}
 }
 
-// add adds a row, or drops it if its time is not reliable.
+// add adds a row. It drops the row if the machine was busy, or if the mode changed.
 func (l *launchResults) add(record []string) error {
 	var numbers [columnCount]float64 // by column
 	for _, column := range numericColumns {

@@ -14,21 +14,18 @@ import (
 	"symmem/bench/results"
 )
 
-// A label names the program that was measured. Labels other than these two are peers, which are
-// other libraries such as MPI.
+// A label names the measured program. Labels other than these two are peers, such as MPI.
 const (
 	ownLabel   = "symmem"
 	limitLabel = "limit" // limit.c, a C program without checks: the shortest time in practice
 )
 
-// section contains the table of an operation, a mode and a number of ranks. The table has a row for
-// each size.
+// section contains a table for one operation, mode and number of ranks, with a row for each size.
 type section struct {
 	key   rowKey // without bytes
 	table *results.Table
 }
 
-// withoutBytes returns the key of the row's section.
 func (k rowKey) withoutBytes() rowKey {
 	k.bytes = 0
 	return k
@@ -37,19 +34,19 @@ func (k rowKey) withoutBytes() rowKey {
 // sections returns all tables.
 func (l *launchResults) sections() []section {
 	var sections []section
-	var labels []string // columns of the latest section
+	var labels []string      // columns of the last section
+	var table *results.Table // of the last section
 	for _, key := range slices.SortedFunc(maps.Keys(l.medians), compareKeys) {
-		latest := len(sections) - 1 // -1 before the first section
-		if latest < 0 || sections[latest].key != key.withoutBytes() {
-			labels = l.labels(key.withoutBytes())
+		sectionKey := key.withoutBytes()
+		isNewSection := len(sections) == 0 || sections[len(sections)-1].key != sectionKey
+		if isNewSection {
+			labels = l.labels(sectionKey)
 			columns := slices.Concat([]string{"bytes"}, labels,
 				[]string{"best peer", "its time over ours", "the limit's over ours"})
-			table := &results.Table{Columns: columns}
-			sections = append(sections, section{key: key.withoutBytes(), table: table})
-			latest++
+			table = &results.Table{Columns: columns}
+			sections = append(sections, section{key: sectionKey, table: table})
 		}
 
-		table := sections[latest].table
 		table.Rows = append(table.Rows, tableRow(key, labels, l.medians[key]))
 	}
 
@@ -101,23 +98,23 @@ func writeResults(l *launchResults, folder string, r results.Run) error {
 	return nil
 }
 
-// labels returns the labels that the rows of a section have, with ownLabel and limitLabel first.
+// labels returns ownLabel, limitLabel, and the peers in a section.
 func (l *launchResults) labels(sectionKey rowKey) []string {
-	found := map[string]bool{}
+	peers := map[string]bool{}
 	for key, medians := range l.medians {
 		if key.withoutBytes() != sectionKey {
 			continue
 		}
 
 		for label := range medians {
-			found[label] = true
+			peers[label] = true
 		}
 	}
 
-	delete(found, ownLabel)
-	delete(found, limitLabel)
+	delete(peers, ownLabel)
+	delete(peers, limitLabel)
 	labels := []string{ownLabel, limitLabel}
-	return append(labels, slices.Sorted(maps.Keys(found))...)
+	return append(labels, slices.Sorted(maps.Keys(peers))...)
 }
 
 // tableRow returns the cells of a row. launchMedians holds the median of each launch, by label.
@@ -137,7 +134,7 @@ func tableRow(key rowKey, labels []string, launchMedians map[string][]float64) [
 		}
 	}
 
-	peer := bestPeer(times) // if "", times[peer] is 0
+	peer := bestPeer(times) // without a peer, times[peer] is 0
 	ownTime := times[ownLabel]
 	return append(cells, peer,
 		ratioCell(times[peer], ownTime), ratioCell(times[limitLabel], ownTime))
