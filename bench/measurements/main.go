@@ -10,7 +10,7 @@
 //	<!-- results/NAME.json -->
 //	<!-- end -->
 //
-// bench/host/peers.sh, and bench/gpu/torch.sh with RESULTS=DIR, also write result files.
+// bench/host/peers.sh and bench/gpu/torch.sh (with RESULTS=DIR) also write result files.
 package main
 
 import (
@@ -93,7 +93,7 @@ func addResult(folder, name string, runFlags []string, in io.Reader) error {
 // page is a page of docs/measurements.
 type page struct {
 	file             string
-	oldText, newText string // before and after an update of its tables
+	oldText, newText string // newText has the updated tables
 }
 
 // writePages updates the tables of all pages.
@@ -191,8 +191,8 @@ func readTables(folder string) (map[string]string, error) {
 	return tables, nil
 }
 
-// generatedTable matches a table in a page and the comments around it. The submatch is the name of
-// the result file, here "allreduce":
+// generatedTable matches a table in a page with its comments. The submatch is the NAME of the result
+// file, here "allreduce":
 //
 //	<!-- results/allreduce.json -->
 //	| bytes | time, us |
@@ -205,17 +205,17 @@ var generatedTable = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.
 
 // replaceTables replaces the tables in the text of a page. tables contains the new ones by name.
 func replaceTables(text string, tables map[string]string) (string, error) {
-	var err error
+	var missingErr error
 	newTable := func(old string) string {
 		name := generatedTable.FindStringSubmatch(old)[1]
 		file := "results/" + name + ".json"
 		table, exists := tables[name]
 		if !exists {
-			err = fmt.Errorf("missing result file %s", file)
+			missingErr = fmt.Errorf("missing result file %s", file)
 		}
 
 		return "<!-- " + file + " -->\n" + table + "\n[Result file](" + file + ")\n<!-- end -->"
 	}
 	newText := generatedTable.ReplaceAllStringFunc(text, newTable)
-	return newText, err
+	return newText, missingErr
 }

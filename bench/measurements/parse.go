@@ -24,7 +24,7 @@ func parseOutput(text []byte) (*results.Table, error) {
 	return parseBenchmarks(string(text))
 }
 
-// tableBuilder builds a table whose rows may lack columns.
+// tableBuilder builds a table. Rows may lack cells.
 type tableBuilder struct {
 	columns []string         // names, in order of the first use
 	rows    []map[string]any // cells by column name
@@ -97,7 +97,7 @@ func parseReport(text []byte) (*results.Table, error) {
 	return t.build()
 }
 
-// toCell converts values except numbers to text.
+// toCell returns numbers unchanged, and other values as text.
 func toCell(value any) any {
 	number, isNumber := value.(float64)
 	if isNumber {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Summary summarizes the mean times of batches of operations, in nanoseconds per operation.
+// Summary describes the mean times per operation in batches of operations, in nanoseconds.
 type Summary struct {
 	Median  float64 `json:"ns_per_op"`
 	Min     float64 `json:"min_ns"`
@@ -18,7 +18,7 @@ type Summary struct {
 	Batches int     `json:"batches"`
 }
 
-// Summarize summarizes mean times. It returns the zero Summary if there are none.
+// Summarize returns the Summary of the mean times of batches, or the zero Summary without any.
 func Summarize(times []float64) Summary {
 	n := len(times)
 	if n == 0 {
@@ -35,7 +35,7 @@ func Summarize(times []float64) Summary {
 	}
 }
 
-// Result is one measurement. The baseline, if any, is another measurement for comparison.
+// Result is one measurement. It can be compared to another measurement, the baseline.
 type Result struct {
 	Name   string         `json:"name"`   // of the operation
 	Params map[string]any `json:"params"` // of the operation, such as "bytes"
@@ -45,13 +45,13 @@ type Result struct {
 	// These are nil without a baseline.
 	Baseline       *string  `json:"baseline"` // name
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
-	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median: below 1 if slower
+	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median
 
 	Limit   float64            `json:"bar_ns,omitempty"` // longest permitted median, or 0
 	Figures map[string]float64 `json:"counts,omitempty"` // other numbers by name
 }
 
-// CompareTo sets the baseline. If the median is 0, the ratio is 0, too.
+// CompareTo sets the baseline and the ratio. If the median is 0, the ratio is 0, too.
 func (r *Result) CompareTo(name string, baseline Summary) {
 	ratio := 0.0
 	if r.Median > 0 {
@@ -95,8 +95,8 @@ type Trips struct {
 	Before float64 `json:"before_ns"`
 	After  float64 `json:"after_ns"`
 	// Mode is "smt" for two threads of one core, "near" for processors that share a cache, "far" for
-	// others, "busy" for processors that do other work, "unknown" without a time, or "mixed" if it
-	// changed during the run.
+	// other processors, "busy" if they do other work, or "unknown" without a time. If it changed during
+	// the run, it is "mixed".
 	Mode string `json:"mode"`
 }
 
@@ -110,7 +110,7 @@ func NewTrips(before, after float64) *Trips {
 	return &Trips{Before: before, After: after, Mode: mode}
 }
 
-// modeOf relies on measurements: 46 to 82 ns between threads of one core, 91 to 160 ns with a
+// modeOf separates the measured ranges: 46 to 82 ns between threads of one core, 91 to 160 ns with a
 // shared cache, and 230 to 540 ns without one.
 func modeOf(ns float64) string {
 	switch {
@@ -201,7 +201,10 @@ func Duration(ns float64) string {
 
 // formatDigits formats numbers as 1.23, 12.3, 123 and 1234.
 func formatDigits(number float64) string {
-	const roundsTo10, roundsTo100 = 9.995, 99.95 // with two and with one decimal
+	const (
+		roundsTo10  = 9.995 // with two decimals
+		roundsTo100 = 99.95 // with one decimal
+	)
 	decimals := 2
 	switch {
 	case number >= roundsTo100:

@@ -33,12 +33,12 @@ import (
 type Table struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"` // names with units
-	Rows    [][]any  `json:"rows"`    // cells: a number, a string, null, or a list of these
+	Rows    [][]any  `json:"rows"`    // each cell is a number, a string, null, or a list of cells
 }
 
 // Run describes how a table was measured. Only Machine and Date are required.
 type Run struct {
-	Part      string `json:"part,omitempty"` // such as a column, or "" for the whole table
+	Part      string `json:"part,omitempty"` // described part of the table, or "" for all
 	Machine   string `json:"machine"`
 	Libraries string `json:"libraries,omitempty"` // names and versions
 	Date      string `json:"date"`                // such as 2026-11-20
