@@ -136,7 +136,7 @@ func (c *comparison) run() {
 
 	equal, longest := len(c.views[0].keys), 0
 	for _, v := range c.views {
-		equal = min(equal, c.views[0].countEqual(v))
+		equal = min(equal, c.views[0].equalPrefixLength(v))
 		longest = max(longest, len(v.keys))
 	}
 

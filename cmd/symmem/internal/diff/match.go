@@ -28,9 +28,8 @@ func matchSequences(
 	ranks []*history.Rank, o Options,
 ) (matches []*match, notes []string) {
 	isPresent := presentClasses(ranks)
-	onlyMemPools := isPresent[history.MemPool] && !o.AllPools
-	const firstClass, lastClass = history.DefaultPool, history.Calls
-	for class := firstClass; class <= lastClass; class++ {
+	skipsOtherPools := isPresent[history.MemPool] && !o.AllPools
+	for class := history.DefaultPool; class <= history.Calls; class++ {
 		if !isPresent[class] {
 			continue
 		}
@@ -39,7 +38,7 @@ func matchSequences(
 		switch {
 		case class == history.UnknownPool:
 			notes = append(notes, "events whose pool is unknown were not compared")
-		case isOptional && onlyMemPools:
+		case isOptional && skipsOtherPools:
 			notes = append(notes, fmt.Sprintf("the %v was not compared, because there are MemPools: "+
 				"use --all-pools to compare it too", class))
 		default:

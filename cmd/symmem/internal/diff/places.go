@@ -39,7 +39,7 @@ func (c *comparison) comparePlaces(requestCount int) {
 		return
 	}
 
-	places := make([][]place, len(c.views)) // by member and request
+	placesByMember := make([][]place, len(c.views))
 	isAnyPartial := slices.ContainsFunc(c.members, c.match.isPartial)
 	for member, v := range c.views {
 		events := v.sequence.Events
@@ -47,13 +47,13 @@ func (c *comparison) comparePlaces(requestCount int) {
 			events = v.viewedEvents()
 		}
 
-		places[member] = v.places(requestCount, numberSegments(events))
+		placesByMember[member] = v.places(requestCount, numberSegments(events))
 	}
 
 	for request := range requestCount {
-		for member := range places {
-			if places[member][request] != places[0][request] {
-				c.result.PlacementDifference = c.placeDifference(request, places)
+		for _, places := range placesByMember {
+			if places[request] != placesByMember[0][request] {
+				c.result.PlacementDifference = c.placeDifference(request, placesByMember)
 				return
 			}
 		}
@@ -113,18 +113,21 @@ func (v *requestView) places(requestCount int, segmentNumbers map[int32]int32) [
 	return places
 }
 
-// placeDifference describes the first request with different places. places[i][j] is the place of
-// request j on member i.
-func (c *comparison) placeDifference(request int, places [][]place) *Difference {
-	subsets := c.split(func(i, j int) bool { return places[i][request] == places[j][request] })
+// placeDifference describes the first request with different places.
+func (c *comparison) placeDifference(request int, placesByMember [][]place) *Difference {
+	subsets := c.split(func(i, j int) bool {
+		return placesByMember[i][request] == placesByMember[j][request]
+	})
+	const anyMember = 0 // earlier places are the same on all members
 	d := &Difference{
 		Kind: KindPlace, RequestIndex: request, MinorityRanks: c.minorityRanks(subsets),
-		PrecedingRequests: c.precedingPlaces(request, places),
+		PrecedingRequests: c.views[anyMember].precedingPlaces(request, placesByMember[anyMember]),
 		Explanation:       []string{c.explainPlaces(request, subsets)},
 	}
 	for i, s := range subsets {
 		variant := c.variant(s, request)
-		variant.Text += places[s[0]][request].text()
+		firstMember := s[0]
+		variant.Text += placesByMember[firstMember][request].text()
 		if i > 0 {
 			variant.DifferenceKind = KindPlace
 		}
@@ -135,14 +138,12 @@ func (c *comparison) placeDifference(request int, places [][]place) *Difference 
 	return d
 }
 
-// precedingPlaces describes the last requests before the given one.
-func (c *comparison) precedingPlaces(request int, places [][]place) []string {
+// precedingPlaces describes the last requests before the given one. places contains their places.
+func (v *requestView) precedingPlaces(request int, places []place) []string {
 	const maxPreceding = 5
-	const anyMember = 0 // earlier places are the same on all members
-	v := c.views[anyMember]
 	lines := []string{}
 	for i := max(0, request-maxPreceding); i < request; i++ {
-		text := requestText(v.rank, v.keys[i], v.eventOf(i)) + places[anyMember][i].text()
+		text := requestText(v.rank, v.keys[i], v.eventOf(i)) + places[i].text()
 		lines = append(lines, fmt.Sprintf("%d: %s", i, text))
 	}
 

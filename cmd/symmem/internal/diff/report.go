@@ -4,8 +4,8 @@ import "symmem/cmd/symmem/internal/diff/history"
 
 // Options selects the pools that Compare compares.
 type Options struct {
-	// AllPools includes PyTorch's default pool and the pools of CUDA graphs even if there are MemPools
-	// (memory pools that the program has created).
+	// AllPools includes PyTorch's default pool and the pools of CUDA graphs even if the program has
+	// created memory pools (MemPools).
 	AllPools bool
 }
 

@@ -120,8 +120,8 @@ func (v *requestView) eventOf(request int) *history.Event {
 	return &v.sequence.Events[v.eventIndexes[request]]
 }
 
-// countEqual returns the number of requests before the first difference.
-func (v *requestView) countEqual(other *requestView) int {
+// equalPrefixLength returns the number of requests before the first difference.
+func (v *requestView) equalPrefixLength(other *requestView) int {
 	count := min(len(v.keys), len(other.keys))
 	for i := range count {
 		if v.keys[i] != other.keys[i] {
