@@ -144,7 +144,7 @@ type entry struct {
 	since int // first version with a usable function, or 0
 }
 
-var table []entry
+var table []entry // filled by declare
 
 func declare(name string, since int) function {
 	table = append(table, entry{name, since})

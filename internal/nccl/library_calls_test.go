@@ -85,7 +85,7 @@ func compile(t testing.TB, version, declarations string) string {
 func load(t testing.TB, version, declarations string) (*Library, *dltest.Recorder) {
 	t.Helper()
 	path := compile(t, version, declarations)
-	library, err := open(singleLocation(path))
+	library, err := openFirst(singleLocation(path))
 	if err != nil {
 		t.Fatal(err)
 	}

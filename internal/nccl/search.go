@@ -27,7 +27,7 @@ const soname = "libnccl.so.2"
 // If no copy can be opened, the error matches ErrNoLibrary and lists all attempts.
 func Load() (*Library, error) {
 	prefixes := pythonPrefixes(os.Getenv)
-	return open(locations(os.Getenv, prefixes))
+	return openFirst(locations(os.Getenv, prefixes))
 }
 
 // location is a place where Load looks for NCCL.
@@ -56,7 +56,7 @@ func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	return append(all, location{origin: "the system's loader", paths: []string{soname}})
 }
 
-func open(locations []location) (*Library, error) {
+func openFirst(locations []location) (*Library, error) {
 	var errs []error
 	for _, l := range locations {
 		for _, path := range l.paths {

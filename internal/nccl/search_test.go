@@ -146,7 +146,7 @@ func TestOpenErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
 	broken := writeEmptyLibrary(t, folder, "python3.12")
 	const absent = "libabsent.so.2"
-	_, err := open([]location{
+	_, err := openFirst([]location{
 		{origin: "the loaded copy", onlyLoaded: true, paths: []string{absent}},
 		{origin: "a wheel", paths: []string{broken}},
 		{origin: "the loader", paths: []string{absent}},
@@ -168,7 +168,7 @@ func TestOpenErrorListsAllAttempts(t *testing.T) {
 func TestOpenSkipsBrokenLibraries(t *testing.T) {
 	broken := writeEmptyLibrary(t, t.TempDir(), "python3.12")
 	good := compile(t, allVersion, declarations)
-	library, err := open([]location{{origin: "wheels", paths: []string{broken, good}}})
+	library, err := openFirst([]location{{origin: "wheels", paths: []string{broken, good}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestOpenSkipsBrokenLibraries(t *testing.T) {
 
 func TestOpenRejectsOtherLibraries(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
-	_, err := open(singleLocation(path))
+	_, err := openFirst(singleLocation(path))
 	const want = "no ncclGetVersion"
 	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), want) {
 		t.Errorf("open = %v, want ErrNoLibrary that mentions ncclGetVersion", err)
