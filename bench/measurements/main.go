@@ -191,8 +191,8 @@ func readTables(folder string) (map[string]string, error) {
 	return tables, nil
 }
 
-// generatedTable matches a table in a page with its comments. The submatch is the NAME of the result
-// file, here "allreduce":
+// generatedTable matches a table in a page with its comments. The submatch is the NAME of the
+// result file, here "allreduce":
 //
 //	<!-- results/allreduce.json -->
 //	| bytes | time, us |

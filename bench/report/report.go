@@ -90,13 +90,13 @@ type Worst struct {
 	Name  string  `json:"name"` // such as "all_reduce of 8 bytes in-place"
 }
 
-// Trips holds the time of a message between two processors and back, before and after a run.
+// Trips holds the round-trip time of a message between two processors, before and after a run.
 type Trips struct {
 	Before float64 `json:"before_ns"`
 	After  float64 `json:"after_ns"`
 	// Mode is "smt" for two threads of one core, "near" for processors that share a cache, "far" for
-	// other processors, "busy" if they do other work, or "unknown" without a time. If it changed during
-	// the run, it is "mixed".
+	// other processors, "busy" if they do other work, or "unknown" without a time. If it changed
+	// during the run, it is "mixed".
 	Mode string `json:"mode"`
 }
 
@@ -110,8 +110,8 @@ func NewTrips(before, after float64) *Trips {
 	return &Trips{Before: before, After: after, Mode: mode}
 }
 
-// modeOf separates the measured ranges: 46 to 82 ns between threads of one core, 91 to 160 ns with a
-// shared cache, and 230 to 540 ns without one.
+// modeOf separates the measured ranges: 46 to 82 ns between threads of one core, 91 to 160 ns with
+// a shared cache, and 230 to 540 ns without one.
 func modeOf(ns float64) string {
 	switch {
 	case ns <= 0:

@@ -140,7 +140,7 @@ func encodeLine(value any) ([]byte, error) {
 // Markdown returns the table as Markdown.
 func (t *Table) Markdown() (string, error) {
 	var out strings.Builder
-	writeRow(&out, t.Columns)
+	writeMarkdownRow(&out, t.Columns)
 	out.WriteString("|" + strings.Repeat("---|", len(t.Columns)) + "\n")
 	for _, row := range t.Rows {
 		texts := make([]string, len(row))
@@ -153,14 +153,13 @@ func (t *Table) Markdown() (string, error) {
 			texts[i] = text
 		}
 
-		writeRow(&out, texts)
+		writeMarkdownRow(&out, texts)
 	}
 
 	return out.String(), nil
 }
 
-// writeRow writes a row of a Markdown table.
-func writeRow(out *strings.Builder, cells []string) {
+func writeMarkdownRow(out *strings.Builder, cells []string) {
 	out.WriteString("|")
 	for _, cell := range cells {
 		if cell != "" {
