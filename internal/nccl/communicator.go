@@ -17,7 +17,7 @@ type Comm uintptr
 // UniqueID creates the ID of a new communicator. This process must stay alive until all ranks have
 // called CommInitRank.
 func (l *Library) UniqueID() (UniqueID, error) {
-	idCell := dl.NewCell(UniqueID{}) // until Take
+	idCell := dl.NewCell(UniqueID{}) // Take reads and releases the cell.
 	err := l.call(getUniqueID, idCell.Address())
 	return idCell.Take(), err
 }
