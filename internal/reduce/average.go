@@ -14,22 +14,21 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 		return
 	}
 
-	j := job{op: Sum, dataType: t, dsts: dsts, srcs: srcs, terms: averageTerms{t: t, srcs: srcs}}
+	terms := averageTerms{dataType: t, srcs: srcs}
+	j := job{op: Sum, dataType: t, dsts: dsts, srcs: srcs, terms: terms}
 	j.average(count*t.Size(), hint)
 }
 
-// averageTerms describes the elements of an average, so that Go code can add them again.
+// averageTerms locates the elements of an average for meanOf.
 type averageTerms struct {
-	t    DataType // of the elements
-	srcs []unsafe.Pointer
-	// first is the index in srcs of the first element of the job.
-	first     int
-	isTree    bool // whether Tree adds the elements
+	dataType  DataType
+	srcs      []unsafe.Pointer
+	first     int  // index of the job's first element in each source
+	isTree    bool // adds the elements in the order of Tree
 	isRounded bool // Tree.IsRounded
 }
 
-// average divides each sum by the number of terms. If a sum of floats overflows, it computes the
-// mean from the terms.
+// average stores the means of the first size bytes.
 func (j *job) average(size int, hint Hint) {
 	switch j.dataType {
 	case Float32, Float64, Float16, BFloat16:
@@ -65,15 +64,15 @@ func (j *job) prepareFloatAverage() {
 	}
 
 	// A float32 holds the sum of any 64 Float16 elements.
-	cannotOverflow := j.dataType == Float16 && !j.terms.isRounded
-	if !cannotOverflow {
+	canOverflow := j.dataType != Float16 || j.terms.isRounded
+	if canOverflow {
 		flags |= flagStopAtInfinity
 	}
 
 	j.operand, j.averageFlags = operandBits(j.dataType, operand), flags
 }
 
-// operandBits returns the bits of f in float64 or float32, the type that combines elements of t.
+// operandBits returns the bits of f as a float64 if t is Float64, and as a float32 otherwise.
 func operandBits(t DataType, f float64) uint64 {
 	if t == Float64 {
 		return math.Float64bits(f)
@@ -93,7 +92,8 @@ func operandOf[T float32 | float64](bits uint64) T {
 }
 
 // meanOf returns the mean of element i of the job, given its sum. If the sum is infinite or a NaN,
-// it adds scaled elements: for three sources, it divides the sum of x/4 by 3/4.
+// meanOf scales the elements to prevent overflow: for three sources, it divides the sum of x/4 by
+// 3/4.
 func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 	n := T(len(terms.srcs))
 	isFinite := sum-sum == 0 //nolint:gocritic // Otherwise, the difference is a NaN.
@@ -103,19 +103,19 @@ func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 
 	atLeastN := 1 << bits.Len(uint(len(terms.srcs)-1)) // a power of two
 	scale := 1 / T(atLeastN)
-	return scaledSum(terms, terms.srcs, terms.first+i, scale) / (n * scale)
+	return sumScaled(terms, terms.srcs, terms.first+i, scale) / (n * scale)
 }
 
-// scaledSum adds element i of all srcs, multiplied by scale, in the order of the original sum.
-func scaledSum[T float32 | float64](
+// sumScaled adds element i of all srcs, multiplied by scale, in the order of the original sum.
+func sumScaled[T float32 | float64](
 	terms *averageTerms, srcs []unsafe.Pointer, i int, scale T,
 ) T {
 	if terms.isTree && len(srcs) > 1 {
 		half := len(srcs) / 2
-		left := scaledSum(terms, srcs[:half], i, scale)
-		right := scaledSum(terms, srcs[half:], i, scale)
+		left := sumScaled(terms, srcs[:half], i, scale)
+		right := sumScaled(terms, srcs[half:], i, scale)
 		if terms.isRounded {
-			return roundTo(terms.t, left+right)
+			return roundToType(terms.dataType, left+right)
 		}
 
 		return left + right
@@ -123,7 +123,7 @@ func scaledSum[T float32 | float64](
 
 	var sum T
 	for index, src := range srcs {
-		element := loadElement[T](terms.t, src, i)
+		element := loadElement[T](terms.dataType, src, i)
 		product := T(element * scale) //nolint:unconvert // T prevents a fused addition.
 		if index == 0 {
 			sum = product // not 0+product, which would turn -0 into +0
@@ -147,7 +147,7 @@ func loadElement[T float32 | float64](t DataType, src unsafe.Pointer, i int) T {
 	}
 }
 
-func roundTo[T float32 | float64](t DataType, v T) T {
+func roundToType[T float32 | float64](t DataType, v T) T {
 	switch t {
 	case Float16:
 		return T(Float16Value(Float16Bits(float32(v))))
@@ -158,17 +158,17 @@ func roundTo[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers averages the first size bytes in blocks. It sums up and divides a block in the
-// first destination, and copies the result to the others.
+// averageIntegers computes the means of a block in the first destination, and copies them to the
+// others.
 func averageIntegers[T integer](j *job, size int) {
 	const blockBytes = 4 << 10 // fits into the L1 cache
 	divisor := T(len(j.terms.srcs))
 	firstDst, otherDsts := j.dsts[0], j.dsts[1:]
-	sumJob := *j
-	sumJob.dsts = j.dsts[:1]
+	sumIntoFirst := *j
+	sumIntoFirst.dsts = j.dsts[:1]
 	for from := 0; from < size; from += blockBytes {
 		to := min(from+blockBytes, size)
-		sumJob.reduceStrides(from, to, noFlags)
+		sumIntoFirst.reduceStrides(from, to, noFlags)
 		block := unsafe.Add(firstDst, from)
 		divideIntegers(block, to-from, divisor)
 		for _, dst := range otherDsts {

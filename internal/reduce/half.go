@@ -25,8 +25,9 @@ const (
 const (
 	float32Bias    = 127
 	float16Bias    = 15
+	float8Bias     = 7
 	biasDifference = float32Bias - float16Bias
-	droppedBits    = 13 // of the fraction of a float32 that a float16 lacks
+	droppedBits    = 23 - 10 // of the fraction
 )
 
 // Float16Value converts a float16 to float32. A signaling NaN becomes quiet.
@@ -60,14 +61,13 @@ func Float16Bits(f float32) uint16 {
 	case magnitude >= (float32Bias+16)<<23: // 2^16 and above, including infinity
 		return sign | float16Infinity
 	case magnitude < (float32Bias-14)<<23: // below 2^-14, the smallest normal number
-		// Subnormal float16s and the float32s from 0.5 to 1 are multiples of 2^-24, so adding 0.5 rounds
-		// correctly.
+		// Subnormal float16s are multiples of 2^-24. Adding 0.5 rounds to such a multiple.
 		sum := math.Float32frombits(magnitude) + 0.5
 		return sign | uint16(math.Float32bits(sum)-math.Float32bits(0.5))
 	}
 
-	// Adding 0xFFF and the lowest kept bit before dropping 13 bits rounds to nearest even. A carry
-	// increments the exponent, which is correct even for infinity.
+	// To round to nearest even, add 0xFFF and the lowest kept bit, and drop 13 bits. A carry
+	// increments the exponent, even to that of infinity.
 	rebiased := magnitude - biasDifference<<23
 	lowestKept := (rebiased >> droppedBits) & 1
 	return sign | uint16((rebiased+0xFFF+lowestKept)>>droppedBits)
@@ -95,7 +95,8 @@ func Float8Bits(f float32) uint8 {
 		largestFloat8  = 0x43e00000 // 448 as a float32
 		smallestNormal = 0x3c800000 // 2^-6 as a float32
 		unitsPerOne    = 512        // subnormal numbers are multiples of 1/512
-		rebias         = (float32Bias - 7) << 3
+		fractionBits   = 3
+		rebias         = (float32Bias - float8Bias) << fractionBits
 	)
 	bits := math.Float32bits(f)
 	sign := uint8(bits >> 24 & 0x80)
@@ -107,7 +108,7 @@ func Float8Bits(f float32) uint8 {
 		return sign | 0x7E
 	case magnitude < smallestNormal:
 		units := math.RoundToEven(math.Abs(float64(f)) * unitsPerOne)
-		return sign | uint8(units) // 8 is the smallest normal number.
+		return sign | uint8(units) // 8 units are the smallest normal number.
 	}
 
 	// Round as in Float16Bits.

@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)
+// func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, params *kernelParams)
 TEXT ·reduceAVX2(SB), NOSPLIT|NOFRAME, $0-72
 	MOVL kernel+0(FP), AX
 	MOVQ dsts+8(FP), DI
@@ -12,7 +12,7 @@ TEXT ·reduceAVX2(SB), NOSPLIT|NOFRAME, $0-72
 	MOVQ from+40(FP), R10
 	MOVQ to+48(FP), R11
 	MOVQ flags+56(FP), BX
-	MOVQ last+64(FP), DX
+	MOVQ params+64(FP), DX
 	LEAQ kernelsAVX2<>(SB), CX
 	MOVQ (CX)(AX*8), AX
 	VMOVUPS trialAVX2<>+0(SB), X0

@@ -7,18 +7,18 @@ type kernelFlags uint64
 
 const (
 	flagStream   kernelFlags = 1 << iota // stores bypass the caches
-	flagMultiply                         // multiplies the result by division.operand
-	flagDivide                           // divides the result by division.operand
+	flagMultiply                         // multiplies the result by kernelParams.operand
+	flagDivide                           // divides the result by kernelParams.operand
 	// flagStopAtInfinity stops the kernel before it stores a block with an infinite or NaN sum.
 	flagStopAtInfinity
-	noFlags kernelFlags = 0
 )
 
-// division is an argument of kernels. The assembly depends on its layout.
-type division struct {
-	operand uint64 // from operandBits; also the factor of opScaledSum
-	// stopOffset is the offset of the block at which the kernel has stopped. It is unchanged if the
-	// kernel does not stop.
+const noFlags kernelFlags = 0
+
+// kernelParams are further arguments of kernels. The assembly depends on the layout.
+type kernelParams struct {
+	operand uint64 // job.operand
+	// stopOffset is set to the offset of a block if the kernel stops there.
 	stopOffset int
 }
 
@@ -32,49 +32,51 @@ const (
 
 const (
 	vectorBytes  = 32               // of AVX2
-	stoppedBytes = 16 * vectorBytes // that portable code reduces after a kernel has stopped
+	stoppedBytes = 16 * vectorBytes // reduced by portable code after a kernel has stopped
 )
 
 // reduceRange reduces the bytes [from, to) with the code of activeLevel, the best for this
 // processor. With flagStream, the range must consist of whole cache lines.
 func (j *job) reduceRange(from, to int, flags kernelFlags) {
 	if activeLevel == levelPortable {
-		portableExact(j, from, to)
+		reducePortableExact(j, from, to)
 		return
 	}
 
-	wholeEnd := to
+	kernelEnd := to
 	if activeLevel == levelAVX2 { // needs whole vectors
 		wholeBytes := (to - from) &^ (vectorBytes - 1)
-		wholeEnd = from + wholeBytes
+		kernelEnd = from + wholeBytes
 	}
 
-	for begin := from; begin < wholeEnd; {
-		begin = j.runKernel(begin, wholeEnd, flags)
-		if begin < wholeEnd { // The kernel has stopped.
-			end := min(begin+stoppedBytes, wholeEnd)
-			portableExact(j, begin, end)
+	for begin := from; begin < kernelEnd; {
+		begin = j.runKernel(begin, kernelEnd, flags)
+		hasStopped := begin < kernelEnd
+		if hasStopped {
+			end := min(begin+stoppedBytes, kernelEnd)
+			reducePortableExact(j, begin, end)
 			begin = end
 		}
 	}
 
-	if wholeEnd < to {
-		j.reduceTail(wholeEnd, to)
+	if kernelEnd < to {
+		j.reduceTail(kernelEnd, to)
 	}
 }
 
-// runKernel runs a kernel, and returns the offset at which it has stopped or finished.
+// runKernel runs a kernel. It returns the offset at which the kernel has stopped, or to.
 func (j *job) runKernel(from, to int, flags kernelFlags) (end int) {
-	last := division{operand: j.operand, stopOffset: to}
-	kernel, allFlags := kernelIndex(j.op, j.dataType), uint64(flags|j.averageFlags)
+	params := kernelParams{operand: j.operand, stopOffset: to}
+	kernel := kernelIndex(j.op, j.dataType)
+	allFlags := uint64(flags | j.averageFlags)
 	dsts, srcs := unsafe.SliceData(j.dsts), unsafe.SliceData(j.srcs)
 	if activeLevel == levelAVX512 {
-		reduceAVX512(kernel, dsts, len(j.dsts), srcs, len(j.srcs), from, to, allFlags, &last)
+		reduceAVX512(kernel, dsts, len(j.dsts), srcs, len(j.srcs), from, to, allFlags, &params)
 	} else {
-		reduceAVX2(kernel, dsts, len(j.dsts), srcs, len(j.srcs), from, to, allFlags, &last)
+		reduceAVX2(kernel, dsts, len(j.dsts), srcs, len(j.srcs), from, to, allFlags, &params)
 	}
 
-	return last.stopOffset
+	return params.stopOffset
 }
 
 // kernelIndex returns an index in the tables of the assembly.
@@ -82,8 +84,7 @@ func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint3
 
 type vector [vectorBytes]byte
 
-// smallSourceCount is the largest number of sources for the smaller buffer of reduceTail. A small
-// buffer is faster to clear.
+// Up to smallSourceCount sources, reduceTail uses a smaller buffer, which is faster to clear.
 const smallSourceCount = 8
 
 // reduceTail reduces the bytes [from, to), less than a vector, with the AVX2 kernel.
@@ -110,12 +111,12 @@ func reducePadded[
 	result := &buffer[0] // overwrites the first source
 	kernelDst := unsafe.Pointer(result)
 	const begin, end = 0, vectorBytes
-	last := division{operand: j.operand, stopOffset: end}
+	params := kernelParams{operand: j.operand, stopOffset: end}
 	reduceAVX2(kernelIndex(j.op, j.dataType), &kernelDst, 1, &srcs[0], len(j.srcs), begin, end,
-		uint64(j.averageFlags), &last)
-	hasStopped := last.stopOffset < end
+		uint64(j.averageFlags), &params)
+	hasStopped := params.stopOffset < end
 	if hasStopped {
-		portableExact(j, from, to)
+		reducePortableExact(j, from, to)
 		return
 	}
 

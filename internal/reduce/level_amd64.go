@@ -10,18 +10,18 @@ import (
 // Tests may change activeLevel.
 var activeLevel = detectLevel()
 
-// reduceAVX512 reduces the bytes in [from, to) with a kernel. last may be nil if the flags request
-// no division.
+// reduceAVX512 reduces the bytes in [from, to) with a kernel. params may be nil if the kernel needs
+// no operand.
 //
 //go:noescape
 func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
-	from, to int, flags uint64, last *division)
+	from, to int, flags uint64, params *kernelParams)
 
 // In reduceAVX2, to-from must be a multiple of 32.
 //
 //go:noescape
 func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
-	from, to int, flags uint64, last *division)
+	from, to int, flags uint64, params *kernelParams)
 
 // fence orders streamed stores before all later stores.
 func fence()
@@ -32,11 +32,11 @@ func fence()
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// portableExact uses IEEE 754 arithmetic even if the thread flushes subnormal numbers to zero, as
-// kernels do.
-func portableExact(j *job, from, to int) {
+// reducePortableExact uses IEEE 754 arithmetic even if the thread flushes subnormal numbers to zero,
+// as kernels do.
+func reducePortableExact(j *job, from, to int) {
 	if !j.dataType.Float() {
-		portable(j, from, to)
+		reducePortable(j, from, to)
 		return
 	}
 
@@ -44,7 +44,7 @@ func portableExact(j *job, from, to int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer setControl(setControl(exact))
-	portable(j, from, to)
+	reducePortable(j, from, to)
 }
 
 // setControl sets MXCSR, the register that controls rounding and flushing, and returns its previous

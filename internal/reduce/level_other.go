@@ -8,16 +8,16 @@ import "unsafe"
 const activeLevel = levelPortable
 
 func reduceAVX512(
-	uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *division,
+	uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *kernelParams,
 ) {
 }
 
 func reduceAVX2(
-	uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *division,
+	uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *kernelParams,
 ) {
 }
 
-func portableExact(j *job, from, to int) { portable(j, from, to) }
+func reducePortableExact(j *job, from, to int) { reducePortable(j, from, to) }
 
 func fence() {}
 

@@ -14,27 +14,27 @@ const (
 	Prod
 	Min
 	Max
-	// BAnd, BOr and BXor are bitwise and only for integers. They must be last.
+	// The following operations are bitwise and only for integers, see Accepts.
 	BAnd
 	BOr
 	BXor
 	OpCount = iota
 )
 
-const opScaledSum Op = OpCount
+const opScaledSum Op = OpCount // for the function ScaledSum
 
 // Accepts reports whether op is valid and defined for t.
 func (op Op) Accepts(t DataType) bool {
 	return t.Valid() && (op < BAnd || op < OpCount && !t.Float())
 }
 
-// Number is the constraint for types in which elements are combined.
+// Number is the constraint of Combine.
 type Number interface {
 	integer | ~float32 | ~float64
 }
 
 // Combine combines two elements. The built-in functions min and max order zeros and propagate NaNs
-// as in IEEE 754-2019. A NaN may differ from the one that the package comment requires.
+// as in IEEE 754-2019. The bits of a NaN may differ from those in the package comment.
 func Combine[T Number](op Op, a, b T) T {
 	switch op {
 	case Sum:
@@ -51,7 +51,7 @@ func Combine[T Number](op Op, a, b T) T {
 		return T(int64(a) | int64(b))
 	case BXor:
 		return T(int64(a) ^ int64(b))
-	case opScaledSum: // needs a factor
+	case opScaledSum: // see combineFloats
 	}
 
 	panic("reduce: invalid operation")
@@ -60,12 +60,12 @@ func Combine[T Number](op Op, a, b T) T {
 // DataType identifies the element type of a collective. The zero value is Float32.
 type DataType uint8
 
-// The element types.
+// The element types, floats first.
 const (
 	Float32 DataType = iota
 	Float64
 	Float16
-	BFloat16 // upper half of a binary32
+	BFloat16 // upper half of a float32
 	Int8
 	Uint8
 	Int32

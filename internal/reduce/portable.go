@@ -5,12 +5,12 @@ import (
 	"unsafe"
 )
 
-// batchLength is the number of elements in acc, the buffer for the combined sources. Code below
-// writes the destinations last, because they can also be sources.
+// Portable code reduces up to batchLength elements in a buffer before it writes the destinations,
+// which can also be sources.
 const batchLength = 64
 
-// portable reduces the bytes [from, to), which must be multiples of the element size.
-func portable(j *job, from, to int) {
+// reducePortable reduces the bytes [from, to), which must be multiples of the element size.
+func reducePortable(j *job, from, to int) {
 	switch j.dataType {
 	case Float32:
 		reduceFloats(j, from, to, canonicalNaN32)
@@ -39,8 +39,7 @@ func portable(j *job, from, to int) {
 	}
 }
 
-// canonicalNaN32 and canonicalNaN64 replace all NaNs in results, before a result in 16 bits is
-// rounded.
+// canonicalNaN32 and canonicalNaN64 replace all NaNs. 16-bit results are rounded afterwards.
 var (
 	canonicalNaN32 = math.Float32frombits(0x7FFFFFFF)
 	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -50,7 +49,7 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// elements returns the bytes [from, to) at p as elements.
+// elements returns the memory from p+from to p+to as a slice.
 func elements[T any](p unsafe.Pointer, from, to int) []T {
 	if from == to { // p+from may be an invalid pointer.
 		return nil
@@ -62,7 +61,6 @@ func elements[T any](p unsafe.Pointer, from, to int) []T {
 	return unsafe.Slice(first, count)
 }
 
-// reduceIntegers is portable for integers.
 func reduceIntegers[T integer](j *job, from, to int) {
 	var buffer [batchLength]T
 	batchBytes := batchLength * int(unsafe.Sizeof(buffer[0]))
@@ -71,7 +69,7 @@ func reduceIntegers[T integer](j *job, from, to int) {
 		count := copy(buffer[:], elements[T](j.srcs[0], begin, end))
 		acc := buffer[:count]
 		for _, src := range j.srcs[1:] {
-			combine(j.op, acc, elements[T](src, begin, end))
+			combineElements(j.op, acc, elements[T](src, begin, end))
 		}
 
 		for _, dst := range j.dsts {
@@ -80,8 +78,8 @@ func reduceIntegers[T integer](j *job, from, to int) {
 	}
 }
 
-// combine stores acc[i] op src[i] in acc[i].
-func combine[T Number](op Op, acc, src []T) {
+// combineElements stores acc[i] op src[i] in acc[i].
+func combineElements[T Number](op Op, acc, src []T) {
 	src = src[:len(acc)] // eliminates bounds checks
 	if op == Sum {       // fast path without the switch in Combine
 		for i, x := range src {
@@ -96,10 +94,10 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
-// combineFloats is combine for floats. In a scaled sum, it adds src multiplied by the factor.
+// combineFloats is combineElements for floats. For opScaledSum, it multiplies src by the factor.
 func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	if j.op != opScaledSum {
-		combine(j.op, acc, src)
+		combineElements(j.op, acc, src)
 		return
 	}
 
@@ -138,7 +136,6 @@ func finishElements[T float32 | float64](j *job, acc []T, first int, canonicalNa
 	}
 }
 
-// reduceFloats is portable for Float32 and Float64.
 func reduceFloats[T float32 | float64](j *job, from, to int, canonicalNaN T) {
 	var buffer [batchLength]T
 	elementBytes := int(unsafe.Sizeof(buffer[0]))
@@ -159,7 +156,7 @@ func reduceFloats[T float32 | float64](j *job, from, to int, canonicalNaN T) {
 	}
 }
 
-// reduceHalves is portable for 16-bit floats. It computes in float32, and rounds only the result.
+// reduceHalves reduces 16-bit floats. It computes in float32, and rounds only the result.
 func reduceHalves(j *job, from, to int) {
 	const elementBytes = 2
 	const batchBytes = elementBytes * batchLength
@@ -168,7 +165,9 @@ func reduceHalves(j *job, from, to int) {
 	for begin := from; begin < to; begin += batchBytes {
 		end := min(begin+batchBytes, to)
 		count := (end - begin) / elementBytes
-		acc, converted, rounded := accBuffer[:count], srcBuffer[:count], roundedBuffer[:count]
+		acc := accBuffer[:count]
+		converted := srcBuffer[:count]
+		rounded := roundedBuffer[:count]
 		toFloat32(j.dataType, acc, elements[uint16](j.srcs[0], begin, end))
 		scaleElements(j, acc)
 		for _, src := range j.srcs[1:] {

@@ -8,9 +8,8 @@ const (
 	MaxDestinations = 64
 )
 
-// strideBytes is the maximum number of bytes that a kernel (assembly) reduces in one call. The Go
-// runtime cannot preempt a kernel, which takes tens of microseconds for two sources, and
-// milliseconds for 64 sources outside the cache.
+// strideBytes limits one call of a kernel, because the Go runtime cannot preempt assembly. The call
+// takes tens of microseconds for two sources, and milliseconds for 64 sources outside the cache.
 const strideBytes = 256 << 10
 
 const lineBytes = 64 // size of a cache line
@@ -18,8 +17,8 @@ const lineBytes = 64 // size of a cache line
 // Hint describes the use of the destinations. It never changes a result.
 type Hint struct {
 	// Stream requests stores that bypass the caches, for destinations that do not fit into the cache
-	// and are not read soon. It has an effect only if the destinations have at least 128 bytes, are
-	// aligned to the element size, and have the same address modulo 64.
+	// and are not read soon. It is ignored unless each destination has at least 128 bytes, is aligned
+	// to the element size, and has the same address modulo 64.
 	Stream bool
 }
 
@@ -30,9 +29,9 @@ type Hint struct {
 func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	checkArguments(op, t, dsts, srcs, count)
 	size := count * t.Size()
-	isSmall := len(srcs) > 1 && size <= strideBytes && !hint.Stream
-	if isSmall && activeLevel == levelAVX512 {
-		// Creating a job would take longer than reducing a few hundred bytes.
+	needsOneKernel := len(srcs) > 1 && size <= strideBytes && !hint.Stream
+	if needsOneKernel && activeLevel == levelAVX512 {
+		// For a few hundred bytes, creating a job would take longer than the kernel.
 		const from = 0
 		reduceAVX512(kernelIndex(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
 			len(srcs), from, size, uint64(noFlags), nil)
@@ -90,12 +89,11 @@ func ScaledSum(
 
 // job is a reduction. Its methods identify ranges of elements by byte offsets in the sources.
 type job struct {
-	op       Op
-	dataType DataType
-	dsts     []unsafe.Pointer
-	srcs     []unsafe.Pointer
-	// operand is the factor of opScaledSum, or the operand of averageFlags, from operandBits.
-	operand      uint64
+	op           Op
+	dataType     DataType
+	dsts         []unsafe.Pointer
+	srcs         []unsafe.Pointer
+	operand      uint64       // from operandBits: factor of opScaledSum, or operand of averageFlags
 	averageFlags kernelFlags  // noFlags unless the job is an average of floats
 	terms        averageTerms // of an average
 }
@@ -117,8 +115,7 @@ func (j *job) run(size int, hint Hint) {
 	j.reduceStrides(streamEnd, size, noFlags)
 }
 
-// canStream reports whether all destinations contain a whole cache line, and their addresses modulo
-// lineBytes are equal and aligned to elements.
+// canStream reports whether the destinations satisfy the conditions of Hint.Stream.
 func (j *job) canStream(size int) bool {
 	first := uintptr(j.dsts[0])
 	for _, dst := range j.dsts[1:] {

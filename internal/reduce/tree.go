@@ -3,8 +3,8 @@ package reduce
 import "unsafe"
 
 // Tree describes a reduction in the order of a binary tree: (a + b) + (c + d) for the sources a, b,
-// c and d, whereas the function Reduce computes ((a + b) + c) + d. Only sums and products of floats
-// can differ. For other results, the functions Reduce and Average are faster.
+// c and d, whereas the function Reduce computes ((a + b) + c) + d. The order matters only for sums
+// and products of floats. Otherwise, the functions Reduce and Average are faster.
 //
 // Intermediate results of 16-bit floats, such as a + b, are float32 unless IsRounded is set.
 type Tree struct {
@@ -56,7 +56,7 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// reduceSingle is Reduce for one source, which is its own average.
+// reduceSingle is Reduce for one source, which is also the average.
 func (tr *Tree) reduceSingle(dsts, srcs []unsafe.Pointer, count int) {
 	if tr.IsScaled {
 		ScaledSum(tr.DataType, dsts, srcs, count, tr.Factor, Hint{})
@@ -69,8 +69,8 @@ func (tr *Tree) usesFloat32() bool {
 	return (tr.DataType == Float16 || tr.DataType == BFloat16) && !tr.IsRounded
 }
 
-// accumulatorType returns the type of intermediate results, and the size of those for sourceBytes
-// bytes of a source.
+// accumulatorType returns the type of intermediate results. Those of sourceBytes bytes of a source
+// have accBytes bytes.
 func (tr *Tree) accumulatorType(sourceBytes int) (t DataType, accBytes int) {
 	if tr.usesFloat32() {
 		return Float32, 2 * sourceBytes
@@ -79,7 +79,7 @@ func (tr *Tree) accumulatorType(sourceBytes int) (t DataType, accBytes int) {
 	return tr.DataType, sourceBytes
 }
 
-// combineSources stores the combined bytes [from, to) of the sources in acc.
+// combineSources combines the bytes [from, to) of the sources in acc.
 func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	if len(srcs) == 1 {
 		tr.loadSource(acc, unsafe.Add(srcs[0], from), to-from)
@@ -92,15 +92,16 @@ func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, 
 	tr.combineSources(acc, srcs[:half], from, to)
 	tr.combineSources(right, srcs[half:], from, to)
 	t, accBytes := tr.accumulatorType(to - from)
-	dsts, halves := [1]unsafe.Pointer{acc}, [2]unsafe.Pointer{acc, right}
+	dsts := [1]unsafe.Pointer{acc}
+	halves := [2]unsafe.Pointer{acc, right}
 	Reduce(tr.Op, t, dsts[:], halves[:], accBytes/t.Size(), Hint{})
 }
 
-// loadSource converts and scales size bytes of src, and stores them in acc.
-func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
-	t, accBytes := tr.accumulatorType(size)
+// loadSource converts and scales sourceBytes bytes of src, and stores them in acc.
+func (tr *Tree) loadSource(acc, src unsafe.Pointer, sourceBytes int) {
+	t, accBytes := tr.accumulatorType(sourceBytes)
 	if tr.usesFloat32() {
-		toFloat32(tr.DataType, elements[float32](acc, 0, accBytes), elements[uint16](src, 0, size))
+		toFloat32(tr.DataType, elements[float32](acc, 0, accBytes), elements[uint16](src, 0, sourceBytes))
 		src = acc
 	}
 
@@ -118,7 +119,7 @@ func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to 
 	t, accBytes := tr.accumulatorType(to - from)
 	if tr.IsAverage {
 		terms := averageTerms{
-			t: tr.DataType, srcs: srcs, first: from / tr.DataType.Size(), isTree: true,
+			dataType: tr.DataType, srcs: srcs, first: from / tr.DataType.Size(), isTree: true,
 			isRounded: tr.IsRounded,
 		}
 		accOnly := [1]unsafe.Pointer{acc}
@@ -127,7 +128,7 @@ func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to 
 	}
 
 	if tr.usesFloat32() {
-		// In this order, each 16-bit element overwrites only float32s that were read before.
+		// In ascending order, each 16-bit element overwrites only float32s that were read before.
 		sums, rounded := elements[float32](acc, 0, accBytes), elements[uint16](acc, 0, to-from)
 		to16Bits(tr.DataType, rounded, sums)
 	}

@@ -51,7 +51,7 @@ func (avx2) loadOperand(p *program, k kernel, address string) {
 // in others. It combines the differences with OR, which preserves NaNs.
 func (avx2) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	all, next := ymm(8), ymm(9)
-	for i := range k.registers(units) {
+	for i := range k.accumulatorCount(units) {
 		acc := ymm(i)
 		if i == 0 {
 			p.emit("VSUB"+k.element.laneSuffix, acc, acc, all)
@@ -207,7 +207,7 @@ func (avx2) multiply64(p *program, operand, acc string) {
 // jumpIfNaN compares pairs of accumulators. A lane is unordered if it is a NaN in either of them.
 func (avx2) jumpIfNaN(p *program, k kernel, units int, label string) {
 	all, next := ymm(8), ymm(9)
-	n := k.registers(units)
+	n := k.accumulatorCount(units)
 	for i := 0; i < n; i += 2 {
 		left, right := ymm(i), ymm(min(i+1, n-1)) // the last may have no partner
 		if i == 0 {
@@ -229,7 +229,7 @@ func (avx2) replaceNaNs(p *program, k kernel, units int) {
 	p.emit("MOVQ", fmt.Sprintf("$%#x", k.canonicalNaN()), "R14")
 	p.emit("VMOVQ", "R14", xmm(8))
 	p.emit("VPBROADCAST"+lane, xmm(8), canonicalNaN)
-	for i := range k.registers(units) {
+	for i := range k.accumulatorCount(units) {
 		acc := ymm(i)
 		p.emit("VCMP"+k.element.laneSuffix, compareUnordered, acc, acc, isNaN)
 		p.emit("VBLENDV"+k.element.laneSuffix, isNaN, canonicalNaN, acc, acc)

@@ -60,7 +60,7 @@ func (avx512) loadOperand(p *program, k kernel, address string) {
 // in others. It combines the differences with OR, which preserves NaNs.
 func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	all, next := zmm(8), zmm(9)
-	for i := range k.registers(units) {
+	for i := range k.accumulatorCount(units) {
 		acc := zmm(i)
 		if i == 0 {
 			p.emit("VSUB"+k.element.laneSuffix, acc, acc, all)
@@ -198,7 +198,7 @@ func (avx512) multiplyBytes(p *program, operand, acc string) {
 // jumpIfNaN compares pairs of accumulators. A bit of K2 is set if its lane is ordered in all
 // pairs.
 func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
-	n := k.registers(units)
+	n := k.accumulatorCount(units)
 	testInstruction := "KORTESTW" // 16 lanes of 32 bits
 	if k.element.size == 8 {
 		testInstruction = "KORTESTB" // 8 lanes of 64 bits
@@ -221,7 +221,7 @@ func (avx512) replaceNaNs(p *program, k kernel, units int) {
 	canonicalNaN, isNaN := zmm(8), "K2"
 	p.emit("MOVQ", fmt.Sprintf("$%#x", k.canonicalNaN()), "R14")
 	p.emit("VPBROADCAST"+broadcastLane(k), "R14", canonicalNaN)
-	for i := range k.registers(units) {
+	for i := range k.accumulatorCount(units) {
 		acc := zmm(i)
 		p.emit("VCMP"+k.element.laneSuffix, compareUnordered, acc, acc, isNaN)
 		p.emit("VMOVA"+k.element.laneSuffix, canonicalNaN, isNaN, acc)

@@ -101,7 +101,7 @@ func assemble(set instructionSet) []byte {
 // arguments that it has already read.
 func writeEntry(p *program, set instructionSet) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
-		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)\n",
+		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, params *kernelParams)\n",
 		set.setName())
 	fmt.Fprintf(p, "TEXT ·reduce%s(SB), NOSPLIT|NOFRAME, $0-72\n", set.setName())
 	p.emit("MOVL", "kernel+0(FP)", "AX")
@@ -113,7 +113,7 @@ func writeEntry(p *program, set instructionSet) {
 		{"from+40", "R10"},
 		{"to+48", "R11"},
 		{"flags+56", "BX"},
-		{"last+64", "DX"},
+		{"params+64", "DX"},
 	}
 	for _, argument := range arguments {
 		source, register := argument[0], argument[1]
@@ -162,7 +162,7 @@ func additionAt(set instructionSet, row int) string {
 
 // write writes a kernel. It first processes whole blocks, and then the rest one vector at a time.
 func write(p *program, set instructionSet, k kernel) {
-	blockBytes := k.units() * set.vectorBytes()
+	blockBytes := k.blockUnits() * set.vectorBytes()
 	fmt.Fprintf(p, "TEXT %s, NOSPLIT|NOFRAME, $0-0\n", k.symbol(set))
 	set.loadConstants(p, k)
 	if k.operation.isScaled {
@@ -176,7 +176,7 @@ func write(p *program, set instructionSet, k kernel) {
 
 	late := &program{}
 	blocks := stage{
-		program: p, late: late, set: set, kernel: k, prefix: "block", units: k.units(),
+		program: p, late: late, set: set, kernel: k, prefix: "block", units: k.blockUnits(),
 		access: accessWhole,
 	}
 	blocks.twoSourceLoops()
@@ -386,7 +386,7 @@ const (
 )
 
 // divideOrMultiply writes code that divides or multiplies the accumulators if the flags ask for it.
-// If the kernel must stop at a block with an infinite or NaN result, it stores R10 in the division
+// If the kernel must stop at a block with an infinite or NaN result, it stores R10 in stopOffset
 // and returns.
 func (s *stage) divideOrMultiply() {
 	s.emit("TESTL", multiplyOrDivide, "BX")
@@ -408,7 +408,7 @@ func (s *stage) divideOrMultiply() {
 	late.set.jumpIfNotFinite(late.program, s.kernel, s.units, s.prefix+"Stop")
 	late.emit("JMP", s.prefix+"Clear") // finite results contain no NaNs
 	late.label(s.prefix + "Stop")
-	late.emit("MOVQ", "R10", "8(DX)") // division.stopOffset
+	late.emit("MOVQ", "R10", "8(DX)") // kernelParams.stopOffset
 	if s.set.cleanUpInstruction() != "" {
 		late.emit(s.set.cleanUpInstruction())
 	}
@@ -422,7 +422,7 @@ const operandRegister = 15
 // divideOrMultiplyAll writes the instruction for all accumulators.
 func (s *stage) divideOrMultiplyAll(instruction string) {
 	operand := s.set.registerName(operandRegister)
-	for i := range s.kernel.registers(s.units) {
+	for i := range s.kernel.accumulatorCount(s.units) {
 		acc := s.set.registerName(i)
 		s.emit(instruction+s.kernel.element.laneSuffix, operand, acc, acc)
 	}

@@ -18,8 +18,8 @@
 //	R12       the last offset at which a whole block fits
 //	BX        flags: 1 stream, 2 multiply at the end, 4 divide at the end, 8 stop at a block with
 //	          a result that is infinite or a NaN
-//	DX        pointer to the division: its value (the divisor or factor), and the place to store
-//	          R10 when the kernel stops
+//	DX        pointer to kernelParams: the divisor or factor, and the place to store R10 when the
+//	          kernel stops
 //	AX        the current pointer
 //	CX        counts sources and destinations
 //	R13       in the loops for two sources, the first destination, while AX and CX are the sources

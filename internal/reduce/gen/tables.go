@@ -2,7 +2,8 @@ package main
 
 import "strings"
 
-// A kernel combines vectors of one element type with one operation. The names of its instructions
+// kernel is a function in assembly that reduces the elements of one type with one operation. The
+// package comment in main.go describes its shape and its registers. The names of its instructions
 // consist of a prefix for the operation, a letter for the sign of some integers, and a suffix for
 // the type:
 //
@@ -11,10 +12,14 @@ import "strings"
 //	VADD + PS      sum of float32
 //	VPAND + D      bitwise and of integers with AVX-512
 //	VPAND          bitwise and of integers with AVX2
+type kernel struct {
+	operation operation
+	element   element
+}
 
 type element struct {
 	name       string
-	laneSuffix string // of instructions
+	laneSuffix string // of instructions, except bitwise ones
 	size       int    // in memory, in bytes
 	isFloat    bool
 	is16Bit    bool // a 16-bit float, combined as float32
@@ -22,19 +27,12 @@ type element struct {
 
 type operation struct {
 	name string
-	// integers and floats are prefixes of instructions. instructionSet.combine uses other code for
-	// elements without an instruction.
+	// integers and floats are prefixes of instructions. instructionSet.combine replaces missing
+	// instructions.
 	integers, floats string
 	isBitwise        bool
 	isScaled         bool // multiplies each source by a factor
 	dependsOnSign    bool // has different instructions for signed and unsigned integers
-}
-
-// kernel is a function in assembly that reduces the elements of one type with one operation. The
-// package comment in main.go describes its shape and its registers.
-type kernel struct {
-	operation operation
-	element   element
 }
 
 // The order is that of the constants in package reduce.
@@ -79,8 +77,7 @@ func (k kernel) exists() bool {
 	}
 }
 
-// instruction returns the instruction that combines two vectors. bitwiseSuffix is the suffix of
-// bitwise instructions.
+// instruction returns the instruction that combines two vectors. bitwiseSuffix is D with AVX-512.
 func (k kernel) instruction(bitwiseSuffix string) string {
 	name := k.operation.integers
 	if k.element.isFloat {
@@ -123,8 +120,8 @@ func (k kernel) symbol(set instructionSet) string {
 	return strings.ToLower(k.operation.name) + name + set.setName() + "<>(SB)"
 }
 
-// units returns the number of units (vectors in memory) in a block, which fills the accumulators.
-func (k kernel) units() int {
+// blockUnits returns the number of units (vectors in memory) that fill the accumulators.
+func (k kernel) blockUnits() int {
 	if k.element.is16Bit {
 		return accumulators / 2
 	}
@@ -132,8 +129,8 @@ func (k kernel) units() int {
 	return accumulators
 }
 
-// registers returns the number of accumulators for a number of units.
-func (k kernel) registers(units int) int {
+// accumulatorCount returns the number of accumulators for a number of units.
+func (k kernel) accumulatorCount(units int) int {
 	if k.element.is16Bit {
 		return 2 * units
 	}
@@ -148,7 +145,7 @@ func (k kernel) canonicalNaN() uint64 {
 		return 0x7FFFFFFFFFFFFFFF
 	case "BFloat16":
 		return 0x7FFF0000 // rounds to 0x7FFF
-	default: // Float32 and Float16
+	default: // Float32, and Float16, which rounds it to 0x7FFF
 		return 0x7FFFFFFF
 	}
 }
