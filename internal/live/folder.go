@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// Root returns the folder that contains the folders of this user's jobs on this machine. For job
-// run5 of user 1000, it contains:
+// Root returns the folder of this user's jobs on this machine. For job run5 of user 1000, it
+// contains:
 //
 //	/tmp/symmem-1000/run5/rank3.sock    socket at which rank 3 serves its state
 //	/tmp/symmem-1000/run5/token         token for HTTP requests over TCP
@@ -79,8 +79,8 @@ func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists the ranks with a socket in the folder of a job, in ascending order. It includes
-// killed ranks.
+// Ranks lists the ranks with a socket in the folder of a job, in ascending order. A killed rank
+// leaves its socket.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -105,8 +105,8 @@ func Ranks(folder string) ([]int, error) {
 	return ranks, nil
 }
 
-// listenUnix creates the socket of a rank. The socket gets its final name, and replaces that of an
-// earlier process, only once it accepts connections.
+// listenUnix creates the socket of a rank. The socket accepts connections before it gets its final
+// name and replaces that of an earlier process.
 func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	path := socketPath(folder, rank)
 	if len(path) > maxSocketPath {
@@ -135,14 +135,13 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 func Sweep() {
 	jobs, _ := Jobs(Root()) // nil after an error
 	for _, job := range jobs {
-		ranks, err := Ranks(job)
-		mayBeNew := len(ranks) == 0 // its ranks have not created their sockets yet
-		if err != nil || mayBeNew {
+		ranks, _ := Ranks(job) // none after an error
+		if len(ranks) == 0 {   // the ranks of a new job create their sockets later
 			continue
 		}
 
-		isAlive := func(rank int) bool { return mayBeAlive(job, rank) }
-		if slices.ContainsFunc(ranks, isAlive) {
+		isInUse := slices.ContainsFunc(ranks, func(rank int) bool { return mayBeAlive(job, rank) })
+		if isInUse {
 			continue
 		}
 
@@ -154,8 +153,7 @@ func Sweep() {
 	}
 }
 
-// mayBeAlive returns false if a rank's process has exited: the socket remains, but refuses
-// connections.
+// mayBeAlive returns false if a rank's socket refuses connections, because its process has exited.
 func mayBeAlive(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {

@@ -29,11 +29,11 @@ func newMachine() Machine {
 	return Machine{Version: Version, Time: time.Now().UTC(), Host: host}
 }
 
-// newMachineOf describes only the rank that serves the request.
-func newMachineOf(server Snapshot) Machine {
+// newMachineWith describes only the rank that serves the request.
+func newMachineWith(own Snapshot) Machine {
 	m := newMachine()
-	m.ServedBy = server.Rank
-	m.Ranks = []Snapshot{server}
+	m.ServedBy = own.Rank
+	m.Ranks = []Snapshot{own}
 	return m
 }
 
@@ -46,7 +46,7 @@ func (s *Server) ownSnapshot(eventLimit int) Snapshot {
 
 // readMachine returns the states of the job's ranks on this machine.
 func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
-	m := newMachineOf(s.ownSnapshot(eventLimit))
+	m := newMachineWith(s.ownSnapshot(eventLimit))
 	otherRanks, _ := Ranks(s.folder) // none after an error
 	otherRanks = slices.DeleteFunc(otherRanks, func(rank int) bool { return rank == s.cfg.Rank })
 	others := readRanks(ctx, s.folder, otherRanks, eventLimit)
@@ -63,7 +63,7 @@ func Read(ctx context.Context, folder string) (Machine, error) {
 		return Machine{}, err
 	}
 
-	m := newMachine() // without ServedBy
+	m := newMachine()
 	m.Ranks = readRanks(ctx, folder, ranks, noEvents)
 	sortRanks(m.Ranks)
 	return m, nil
@@ -89,7 +89,7 @@ func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) 
 	return snapshots
 }
 
-// readRank returns only the fields Rank and Error if the rank does not answer.
+// readRank sets only Rank and Error if the rank does not answer.
 func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot {
 	s, err := requestSnapshot(ctx, folder, rank, eventLimit)
 	if err != nil {

@@ -13,9 +13,6 @@ import (
 	"time"
 )
 
-// Each rank serves its own state on a Unix socket. The lowest rank of a machine also serves the
-// states of the machine's ranks over TCP. A program's own HTTP server can use Handler.
-
 // URL paths.
 const (
 	jsonPath    = "/debug/symmem"
@@ -79,11 +76,11 @@ func parseEventLimit(r *http.Request) (int, error) {
 // token or the Host of requests, so the caller must restrict access.
 func (s *Server) Handler() http.Handler { return protect(newMux(s.readMachine)) }
 
-// NewHandler returns a handler that shows one rank, without a Server. It does not check the token
-// or the Host of requests, so the caller must restrict access.
+// NewHandler returns a handler that shows one rank, without a Server. The caller must restrict
+// access, as for [Server.Handler].
 func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
-		return newMachineOf(snapshot(eventLimit))
+		return newMachineWith(snapshot(eventLimit))
 	}
 	return protect(newMux(read))
 }
@@ -91,7 +88,7 @@ func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 // socketHandler serves only this rank.
 func (s *Server) socketHandler() http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
-		return newMachineOf(s.ownSnapshot(eventLimit))
+		return newMachineWith(s.ownSnapshot(eventLimit))
 	}
 	mux := newMux(read)
 	mux.HandleFunc("GET "+alivePath, s.holdConnection)
@@ -143,7 +140,7 @@ func protect(h http.Handler) http.Handler {
 }
 
 // isAllowedHost reports whether the Host of a request is an IP address or a name of this machine.
-// This prevents DNS rebinding attacks, in which the attacker's domain resolves to this machine.
+// The check prevents DNS rebinding: another domain may resolve to this machine.
 func isAllowedHost(host, configuredHost string) bool {
 	hostWithoutPort, _, err := net.SplitHostPort(host)
 	hasPort := err == nil
@@ -195,8 +192,8 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// holdConnection keeps a connection open until the client, another rank, closes it. If it breaks,
-// the client detects the exit of this rank.
+// holdConnection keeps a connection from another rank open until that rank closes it. If this rank
+// exits, the connection breaks.
 func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	noDeadline := time.Time{}

@@ -132,8 +132,8 @@ func (pb *pageBuilder) addGroup(rankIndex int, g *Group) {
 	}
 
 	for i := range g.Calls {
-		c := &g.Calls[i] // of one range of sizes
-		row := pb.ensurePathRow(g.ID, c.Operation, c.Path)
+		c := &g.Calls[i]
+		row := pb.ensurePathRow(g.ID, c.Operation, c.Path) // of all ranges of sizes
 		row.Calls[rankIndex] += int64(c.Calls)
 		row.Bytes[rankIndex] += int64(c.Bytes)
 	}

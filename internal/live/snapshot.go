@@ -26,7 +26,7 @@ type Snapshot struct {
 	GPU     int       `json:"gpu"`               // -1 for other devices
 	Library string    `json:"library,omitempty"` // version of the backend's library
 	Check   string    `json:"check"`             // level of consistency checks
-	Formula string    `json:"formula"`           // order of values in reductions
+	Formula string    `json:"formula"`           // order in which reductions combine values
 	Address string    `json:"address,omitempty"` // TCP address of its server, or empty
 	Waits   []Wait    `json:"waits"`             // oldest first
 	Groups  []Group   `json:"groups"`            // sorted by ID
@@ -47,13 +47,13 @@ type Wait struct {
 type Group struct {
 	ID             string  `json:"id"`
 	Ranks          []int   `json:"ranks"`           // ranks of the job, by number in the group
-	State          string  `json:"state"`           // "open", "failing" (Fault unknown) or "failed"
+	State          string  `json:"state"`           // "open", "failed", or "failing" without a Fault
 	Fault          string  `json:"fault,omitempty"` // why the group has failed
 	TimeoutSeconds float64 `json:"timeout_seconds"` // limit of each wait for other ranks
 	Machines       int     `json:"machines"`
 	Windows        int     `json:"windows"`       // number of registered segments
 	Registrations  uint64  `json:"registrations"` // number of calls that registered segments
-	Agreements     uint64  `json:"agreements"`    // number of comparisons without a difference
+	Agreements     uint64  `json:"agreements"`    // number of ledger comparisons without a difference
 	// Paths counts collectives by path, including replays of CUDA graphs.
 	Paths    map[string]uint64 `json:"paths"`
 	Activity map[int]string    `json:"activity,omitempty"` // what ranks of the job are doing, if known
@@ -85,7 +85,7 @@ type Times struct {
 // Pool describes a memory pool of a rank. Recent and Registered are empty if no events were
 // requested.
 type Pool struct {
-	ID     uint64 `json:"id"`             // number in the Domain, from 0
+	ID     uint64 `json:"id"`             // number of the pool in the Domain, from 0
 	Domain string `json:"domain"`         // ID of the group that shares the pool, or empty
 	Busy   bool   `json:"busy,omitempty"` // in use by a call; PoolStats is empty
 	PoolStats
@@ -107,7 +107,7 @@ const (
 	placementRequested        // bytes
 )
 
-// Window is a segment, a range of a pool, that is registered with a group.
+// Window is a registration of a segment of a pool with a group.
 type Window struct {
 	Group   string `json:"group"`
 	Segment int32  `json:"segment"`
