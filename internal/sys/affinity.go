@@ -17,8 +17,9 @@ func Affinity() ([]int, error) {
 		return nil, fmt.Errorf("reading the processors of this thread: %w", err)
 	}
 
-	var processors []int
-	for processor := 0; len(processors) < set.Count(); processor++ {
+	count := set.Count()
+	processors := make([]int, 0, count)
+	for processor := 0; len(processors) < count; processor++ {
 		if set.IsSet(processor) {
 			processors = append(processors, processor)
 		}
@@ -27,10 +28,10 @@ func Affinity() ([]int, error) {
 	return processors, nil
 }
 
-// SetAffinity binds the calling thread, and threads that it will start, to one processor. The
+// SetAffinity binds the calling thread, and threads that it starts later, to one processor. The
 // goroutine must be locked to the thread.
 func SetAffinity(processor int) error {
-	return bind(unix.Gettid(), processor)
+	return bindThread(unix.Gettid(), processor)
 }
 
 // BindProcess binds all threads of this process to one processor.
@@ -47,7 +48,7 @@ func BindProcess(processor int) error {
 		}
 
 		// The thread may have exited since it was listed.
-		if err := bind(id, processor); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := bindThread(id, processor); err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}
 	}
@@ -55,8 +56,7 @@ func BindProcess(processor int) error {
 	return nil
 }
 
-// bind binds a thread of this process to one processor.
-func bind(thread, processor int) error {
+func bindThread(thread, processor int) error {
 	var set unix.CPUSet
 	set.Set(processor)
 	if err := unix.SchedSetaffinity(thread, &set); err != nil {
@@ -69,8 +69,8 @@ func bind(thread, processor int) error {
 // AffinityMaskBytes is the length of a mask with one bit for each of 1,024 processors.
 const AffinityMaskBytes = 128
 
-// AffinityMask returns Affinity as a mask. Bit n%8 of byte n/8 stands for processor n. It
-// omits processors above 1,023.
+// AffinityMask returns Affinity as a mask, without processors above 1,023. Bit n%8 of byte n/8
+// stands for processor n.
 func AffinityMask() ([]byte, error) {
 	allowed, err := Affinity()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is an address range, either mapped shared memory or a reservation without memory. A pool
+// Mapping is a range of addresses: mapped shared memory, or a reservation without memory. A pool
 // reserves 1 GiB of addresses so that its memory can grow:
 //
 //	reservation, err := Reserve(1<<30, PageSize)
@@ -31,13 +31,19 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
 
-	bytesBefore := int64(-uintptr(reserved) & uintptr(align-1))
+	bytesBefore := bytesToMultiple(reserved, align)
 	bytesAfter := align - bytesBefore
 	base := unsafe.Add(reserved, bytesBefore)
 	// If unmap fails, the addresses before and after the aligned range stay reserved.
 	unmap(reserved, bytesBefore)
 	unmap(unsafe.Add(base, bytes), bytesAfter)
 	return newMapping(base, bytes), nil
+}
+
+// bytesToMultiple returns the distance from an address to the next multiple of align, a power of
+// two.
+func bytesToMultiple(address unsafe.Pointer, align int64) int64 {
+	return int64(-uintptr(address) & uintptr(align-1))
 }
 
 func newMapping(base unsafe.Pointer, bytes int64) *Mapping {
@@ -99,9 +105,9 @@ func (m *Mapping) Bytes() int64 { return m.bytes }
 // Populate allocates the pages of a part of the mapping in advance. offset must be a multiple of
 // PageSize. Populate does nothing on kernels before 5.14.
 func (m *Mapping) Populate(offset, bytes int64) {
-	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
+	pages := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
 	// If this fails, the first store to each page allocates it.
-	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE)
+	_ = unix.Madvise(pages, unix.MADV_POPULATE_WRITE)
 }
 
 // Protect allows or prevents access to the mapping's memory.
@@ -119,7 +125,7 @@ func (m *Mapping) Protect(allowAccess bool) error {
 }
 
 // Shrink shortens a reservation to a number of bytes, rounded up to a multiple of PageSize. It does
-// nothing if the reservation is closed or not longer.
+// nothing if the reservation is closed or short enough.
 func (m *Mapping) Shrink(bytes int64) error {
 	newBytes := (bytes + PageSize - 1) &^ (PageSize - 1)
 	isClosed := m.base == nil
@@ -160,7 +166,7 @@ func (m *Mapping) Close() error {
 		return unmap(base, m.bytes)
 	}
 
-	// MAP_FIXED replaces the memory atomically: no other thread can map something there in between.
+	// MAP_FIXED replaces the memory in one step, so no other thread can map something there.
 	_, err := reserveAddresses(base, m.bytes, unix.MAP_FIXED)
 	return err
 }
@@ -179,9 +185,9 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// reserveAgain reserves a range that a failed mapFixed may have unmapped. If it returns false, the
-// range may belong to another thread: do not unmap it.
-func reserveAgain(base unsafe.Pointer, bytes int64) bool {
+// reserveAgain reserves a range that a failed mapFixed may have unmapped. If canUnmap is false, the
+// range may belong to another thread.
+func reserveAgain(base unsafe.Pointer, bytes int64) (canUnmap bool) {
 	// MAP_FIXED_NOREPLACE fails instead of replacing memory of another thread.
 	_, err := reserveAddresses(base, bytes, unix.MAP_FIXED_NOREPLACE)
 	return err == nil

@@ -26,7 +26,7 @@ func HugeMemfd(name string, bytes int64) (*os.File, error) {
 		return nil, err
 	}
 
-	// An access to a page that is not reserved may find the pool empty and cause SIGBUS.
+	// Without a reservation, an access may find the pool empty and cause SIGBUS.
 	if err := reserveHugePages(f, bytes); err != nil {
 		f.Close()
 		return nil, err
@@ -72,8 +72,8 @@ func FileSize(f *os.File) (int64, error) {
 	return status.Size, nil
 }
 
-// SealSize makes the size of a file from Memfd final. Otherwise, a process could truncate the file
-// and cause SIGBUS in others. Files from HugeMemfd cannot be sealed.
+// SealSize makes the size of a file from Memfd final, so that no process can truncate the file and
+// cause SIGBUS in others. Files from HugeMemfd cannot be sealed.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {
@@ -93,12 +93,12 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// FreePages frees the pages that lie within a range of shared memory, and returns the number of
-// freed bytes. All processes that map the pages then read zeros.
+// FreePages is Discard for the whole normal pages in a range of mapped memory. It returns the
+// number of freed bytes.
 func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 	pageBytes := int64(os.Getpagesize())
-	bytesBefore := int64(-uintptr(base) & uintptr(pageBytes-1)) // before the first page
-	freedBytes := (bytes - bytesBefore) &^ (pageBytes - 1)      // rounded down to whole pages
+	bytesBefore := bytesToMultiple(base, pageBytes)        // before the first page
+	freedBytes := (bytes - bytesBefore) &^ (pageBytes - 1) // rounded down to whole pages
 	if freedBytes <= 0 {
 		return 0, nil
 	}
@@ -112,8 +112,8 @@ func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 }
 
 // Refill allocates huge pages for the first bytes of a file, after a Discard. After an error, such
-// as too few free pages, the file has no pages there. Refill does nothing for normal pages, which
-// the kernel allocates on access.
+// as too few free pages, all of these bytes are discarded. Refill does nothing for normal pages,
+// which the kernel allocates on access.
 func Refill(f *os.File, bytes int64) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
@@ -128,7 +128,7 @@ func Refill(f *os.File, bytes int64) error {
 	return allocatePages(f, bytes)
 }
 
-// allocatePages allocates all pages of the first bytes of a file. After an error, it frees them.
+// allocatePages allocates the pages of the first bytes of a file, or discards them after an error.
 func allocatePages(f *os.File, bytes int64) error {
 	const (
 		allocate = 0 // mode of fallocate

@@ -65,7 +65,7 @@ func limitSilence(conn syscall.RawConn) error {
 	var setErr error
 	controlErr := conn.Control(func(fd uintptr) {
 		setErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, limitMs)
-		// Kernels before 6.15 reject this option and retransmit less often.
+		// Kernels before 6.15 reject this option: they retransmit less often.
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, optionRTOMax, retransmitMs)
 	})
 	return errors.Join(controlErr, os.NewSyscallError("setsockopt", setErr))
@@ -81,6 +81,12 @@ const (
 	Silent            // There has been no answer for about SilenceLimit.
 )
 
+const (
+	assumedMaxRoundTrip = probeInterval / 2
+	suspectAfter        = probeInterval + assumedMaxRoundTrip
+	silentAfter         = SilenceLimit - assumedMaxRoundTrip
+)
+
 // SilenceOf returns the state of the machine at the other end of a connection. It returns Answering
 // if the connection is closed or does not use TCP.
 func SilenceOf(conn net.Conn) Silence {
@@ -94,22 +100,17 @@ func SilenceOf(conn net.Conn) Silence {
 		return Answering
 	}
 
-	var silence time.Duration // since the last answer
+	var sinceAnswer time.Duration
 	controlErr := rawConn.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err == nil {
-			silence = time.Duration(info.Last_ack_recv) * time.Millisecond
+			sinceAnswer = time.Duration(info.Last_ack_recv) * time.Millisecond
 		}
 	})
-	const (
-		assumedMaxRoundTrip = probeInterval / 2
-		suspectAfter        = probeInterval + assumedMaxRoundTrip
-		silentAfter         = SilenceLimit - assumedMaxRoundTrip
-	)
 	switch {
-	case controlErr != nil || silence < suspectAfter:
+	case controlErr != nil || sinceAnswer < suspectAfter:
 		return Answering
-	case silence < silentAfter:
+	case sinceAnswer < silentAfter:
 		return Suspect
 	default:
 		return Silent

@@ -15,7 +15,7 @@ type Peer struct {
 	UID int // ID of the process's user
 }
 
-// PeerOf returns the process that was at the other end of a connection at its start.
+// PeerOf returns the process that opened the other end of a connection.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -35,8 +35,8 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends a message and the descriptor of f, see SCM_RIGHTS in unix(7). f stays open. It may
-// be nil.
+// SendFile sends a message and, unless f is nil, its descriptor: see SCM_RIGHTS in unix(7). f stays
+// open.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	var control []byte
 	if f != nil {
@@ -50,12 +50,11 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message and returns the file sent with it, or nil if there is none. It returns
-// EMFILE if this process has no free descriptor. It rejects a shorter message, and a message with
-// several files.
+// ReceiveFile fills message and returns the file sent with it, or nil if there is none. It rejects
+// shorter messages and several files. If this process has no free descriptor, it returns EMFILE.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	const (
-		maxDescriptors  = 4 // to detect messages with more than one
+		maxDescriptors  = 4 // more than one, so that parseFile can reject several
 		descriptorBytes = 4
 	)
 	control := make([]byte, unix.CmsgSpace(maxDescriptors*descriptorBytes))
