@@ -9,7 +9,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex with a position in the order of locks, which is in the Rank of its class C.
+// Mutex is a sync.Mutex. The Rank of its class C is its position in the order of locks.
 // Lock panics if the goroutine already holds
 //   - this lock,
 //   - a lock with a later position, or
@@ -91,7 +91,7 @@ func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	recordLock(rank, address, maxFrames)
 }
 
-// recordTry records the result of TryLock and returns it. It does not check the order, because
+// recordTry records an acquired lock, and returns isAcquired. It does not check the order, because
 // TryLock does not wait.
 func recordTry[C Class](isAcquired bool, address unsafe.Pointer) bool {
 	if isAcquired {
@@ -101,11 +101,3 @@ func recordTry[C Class](isAcquired bool, address unsafe.Pointer) bool {
 
 	return isAcquired
 }
-
-// AssertMayWait panics if the goroutine holds a lock whose Rank does not have CanWait. Call it
-// before each wait for another process.
-func AssertMayWait() { checkWait() }
-
-// AssertUnlocked panics if the goroutine holds any lock. Call it before each call of a user's
-// function, which may acquire any lock.
-func AssertUnlocked() { checkUnlocked() }

@@ -251,20 +251,22 @@ func (h *holder) remove(lock unsafe.Pointer) bool {
 	return false
 }
 
-// checkWait is AssertMayWait.
+// AssertMayWait panics if the goroutine holds a lock whose Rank does not have CanWait. Call it
+// before each wait for another process.
 //
 //go:norace
-func checkWait() {
+func AssertMayWait() {
 	if lock, found := findHeld(func(r *Rank) bool { return !r.CanWait }); found {
 		panic("ranked: waiting for another process with " + lock.rank.Name + " held, acquired at\n" +
 			lock.stack.String())
 	}
 }
 
-// checkUnlocked is AssertUnlocked.
+// AssertUnlocked panics if the goroutine holds any lock. Call it before each call of a user's
+// function, which may acquire any lock.
 //
 //go:norace
-func checkUnlocked() {
+func AssertUnlocked() {
 	if lock, found := findHeld(func(*Rank) bool { return true }); found {
 		panic("ranked: calling a user's callback with " + lock.rank.Name +
 			" held, acquired at\n" + lock.stack.String())
