@@ -50,7 +50,7 @@ func Spans(numbers []int) string {
 //	0     "world rank 0", which is also rank 0 of the group
 //	3, 4  "world ranks 3-4", because rank 4 is not a member
 //
-// The result is that of Ranks if members is empty, or NumberedAsWorld returns true for members.
+// If members is empty or NumberedAsWorld returns true, the result is that of Ranks.
 func RanksOf(worldRanks, members []int) string {
 	if NumberedAsWorld(members) || len(worldRanks) == 0 {
 		return Ranks(worldRanks)
@@ -74,7 +74,7 @@ func RanksOf(worldRanks, members []int) string {
 	return fmt.Sprintf("%s (%s of the group)", text, Ranks(groupRanks))
 }
 
-// RanksOn adds the names of the ranks' machines to RanksOf, as in "ranks 4-6 (4-5 on node-b, 6 on
+// RanksOn is RanksOf with the names of the ranks' machines, as in "ranks 4-6 (4-5 on node-b, 6 on
 // node-c)". machines holds the known names by world rank.
 func RanksOn(worldRanks, members []int, machines map[int]string) string {
 	text := RanksOf(worldRanks, members)
