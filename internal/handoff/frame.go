@@ -35,14 +35,14 @@ var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 // ErrUnknownKey means that the peer does not export a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the processes must not share files. The Server returns it for a wrong
-// token, and the Peer for a process of another user or a new process at the peer's address.
+// ErrRefused means that the processes must not share files: the token is wrong, or the process at
+// the peer's address is new or belongs to another user.
 var ErrRefused = errors.New("hand-off refused")
 
 // protocolID is "SM01" as a little-endian number.
 const protocolID = 0x31304d53
 
-// Offsets from the start, and total sizes. The protocol ID has 4 bytes.
+// Offsets and sizes of requests and responses. The protocol ID has 4 bytes.
 const (
 	tokenOffset     = 4
 	namespaceOffset = tokenOffset + len(Token{})
@@ -67,15 +67,15 @@ func encodeRequest(token Token, key Key) []byte {
 	return binary.LittleEndian.AppendUint32(b, key.Number)
 }
 
-// isFrame reports whether b has the given size and begins with the protocol ID.
-func isFrame(b []byte, size int) bool {
+// isMessage reports whether b has the given size and begins with the protocol ID.
+func isMessage(b []byte, size int) bool {
 	return len(b) == size && binary.LittleEndian.Uint32(b) == protocolID
 }
 
 // decodeRequest returns ErrProtocol if the size or the protocol ID is wrong.
 func decodeRequest(b []byte) (Token, Key, error) {
 	var token Token
-	if !isFrame(b, requestBytes) {
+	if !isMessage(b, requestBytes) {
 		return token, Key{}, ErrProtocol
 	}
 
@@ -96,7 +96,7 @@ func encodeResponse(status uint32) []byte {
 // decodeResponse returns nil for statusFound. For any other response, it returns an error that
 // matches ErrUnknownKey, ErrRefused or ErrProtocol.
 func decodeResponse(b []byte) error {
-	if !isFrame(b, responseBytes) {
+	if !isMessage(b, responseBytes) {
 		return ErrProtocol
 	}
 

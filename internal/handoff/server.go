@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// requestTimeout limits the time from the first byte of a request to the end of its response. A
-	// client never pauses within a request, unless it is stopped or faulty.
+	// requestTimeout limits the time from the first byte of a request to the end of its response.
+	// Only a stopped or faulty client pauses within a request.
 	requestTimeout = 10 * time.Second
 	// acceptRetryPause keeps the server from spinning while Accept fails.
 	acceptRetryPause = 10 * time.Millisecond
@@ -31,7 +31,7 @@ type Server struct {
 	goroutines sync.WaitGroup
 
 	mu          sync.Mutex       // guards the fields below
-	exports     map[Key]*os.File // owned by the callers of Export
+	exports     map[Key]*os.File // closed by the callers of Export
 	connections map[*net.UnixConn]struct{}
 	isClosed    bool
 }
@@ -139,7 +139,7 @@ func (s *Server) handleRequests(conn *net.UnixConn) {
 	}
 }
 
-// readRequest waits for a request and reads it. Afterwards, requestTimeout applies to the response.
+// readRequest waits for a request and reads it. Its deadline also applies to the response.
 func readRequest(conn *net.UnixConn, request []byte) error {
 	noDeadline := time.Time{} // Hours may pass between requests.
 	conn.SetReadDeadline(noDeadline)
