@@ -20,13 +20,13 @@ import (
 type Lab struct {
 	Machines []*Machine // read-only
 	router   *router
-	closed   chan struct{} // stops router.watchStalls
+	closed   chan struct{} // ends router.watchStalls
 }
 
 // Config describes the network that New builds.
 type Config struct {
-	Machines   int // from 1 to 200
-	Interfaces int // of each machine; 0 means 1
+	Machines   int // number, from 1 to 200
+	Interfaces int // number on each machine; 0 means 1
 	IPv6       bool
 	Seed       uint64 // for random delays and losses
 	// ClockStep is how far each machine's monotonic clock is ahead of the previous one's.
@@ -90,8 +90,8 @@ func (l *Lab) close() {
 	l.router.tasks.Wait()
 }
 
-// LongestStall returns the longest delay of a timer in this process. On a busy host, such stalls
-// also delay packets, so tests should not judge reaction times after a long one.
+// LongestStall returns the longest delay of the router's timers. A busy host causes such stalls and
+// also delays packets, so tests should not judge reaction times after a long stall.
 func (l *Lab) LongestStall() time.Duration {
 	l.router.mu.Lock()
 	defer l.router.mu.Unlock()
@@ -113,7 +113,7 @@ func (l *Lab) DroppedPackets() (packets uint64) {
 
 // sumDrops adds the drop counters of interfaces net0, net1, ... in the text of /proc/net/dev.
 func sumDrops(table string) (packets uint64) {
-	const txDropped = 11 // column of packets dropped on transmission
+	const txDropped = 11 // index in columns of packets dropped on transmission
 	for line := range strings.Lines(table) {
 		name, counters, _ := strings.Cut(line, ":")
 		isInterface := strings.HasPrefix(strings.TrimSpace(name), "net")
@@ -170,15 +170,14 @@ func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	l.router.mu.Lock()
 	defer l.router.mu.Unlock()
 	l.router.translations[machine] = addressPair{private: private, public: public}
-	l.router.ports[public] = l.router.ports[private] // translate ignores packets other than TCP.
 }
 
 // hostsFile returns an /etc/hosts with the name and first address of each machine.
 func (cfg *Config) hostsFile() []byte {
 	text := []byte("127.0.0.1 localhost\n")
-	const firstInterface = 0
 	for i := range cfg.Machines {
-		text = fmt.Appendf(text, "%v %s\n", cfg.address(i, firstInterface), machineName(i))
+		firstAddress := cfg.address(i, 0)
+		text = fmt.Appendf(text, "%v %s\n", firstAddress, machineName(i))
 	}
 
 	return text

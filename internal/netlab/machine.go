@@ -29,10 +29,10 @@ type Machine struct {
 // newMachine returns a machine without network interfaces.
 func newMachine(index int, cfg *Config, hostsPath string) (*Machine, error) {
 	m := &Machine{Name: machineName(index), index: index, calls: make(chan func())}
-	ready := make(chan error)
+	entered := make(chan error)
 	clockOffset := time.Duration(index) * cfg.ClockStep
-	go m.runThread(ready, clockOffset, hostsPath)
-	return m, <-ready
+	go m.runThread(entered, clockOffset, hostsPath)
+	return m, <-entered
 }
 
 // machineName returns a name such as node-a for machine 0, or node-a1 for machine 26.
@@ -45,14 +45,14 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread enters the machine's namespaces, sends the result to ready, and calls the functions
+// runThread enters the machine's namespaces, sends the error to entered, and calls the functions
 // from m.calls until the channel is closed. The locked thread then exits with this goroutine, and
-// its exit kills the processes of Start.
-func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hostsPath string) {
+// Pdeathsig kills the processes of Start.
+func (m *Machine) runThread(entered chan<- error, clockOffset time.Duration, hostsPath string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
 	err := m.enterNamespaces(clockOffset, hostsPath)
-	ready <- err
+	entered <- err
 	if err != nil {
 		return
 	}
@@ -177,7 +177,7 @@ func (m *Machine) addInterface(r *router, cfg *Config, iface int) error {
 		return err
 	}
 
-	const mtu = "1400" // less than maxPacket of the router
+	const mtu = "1400" // less than maxPacket of forwardAll
 	if err := m.Run("ip", "link", "set", name, "up", "mtu", mtu); err != nil {
 		return err
 	}
@@ -196,8 +196,8 @@ const (
 // tunPath is the file that creates a TUN device when it is opened.
 const tunPath = "/dev/net/tun"
 
-// openTUN creates a network interface in the calling thread's network namespace. The returned file
-// reads the packets that processes send over the interface, and writes packets to them.
+// openTUN creates a network interface in the calling thread's network namespace. Reading the file
+// returns packets that processes send over the interface. Writing to it delivers packets to them.
 func openTUN(name string) (*os.File, error) {
 	fd, err := syscall.Open(tunPath, syscall.O_RDWR|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
 	if err != nil {

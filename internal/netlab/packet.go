@@ -53,8 +53,8 @@ func ipv4AddressAt(packet []byte, offset int) netip.Addr {
 	return netip.AddrFrom4([4]byte(packet[offset:]))
 }
 
-// addressPair has the addresses of a machine behind network address translation (NAT). Other
-// machines see packets from the public address. The router sends their answers to the private one.
+// addressPair has the addresses of a machine behind network address translation (NAT). Its packets
+// appear to come from the public address. The router sends answers to the private address.
 type addressPair struct{ private, public netip.Addr }
 
 // translate applies NAT to TCP packets over IPv4. The caller must hold r.mu.
@@ -85,7 +85,7 @@ func (a addressPair) translateSource(packet []byte) {
 	}
 }
 
-// translateDestination sends answers to the public address to the private address. Other packets to
+// translateDestination replaces the public address by the private one in answers. Other packets to
 // the machine get the destination 0.0.0.0, which makes the router drop them.
 func (a addressPair) translateDestination(packet []byte) {
 	destination := ipv4AddressAt(packet, ipv4Destination)
@@ -108,8 +108,7 @@ func opensConnection(packet []byte) bool {
 	return flags&flagSYN != 0 && flags&flagACK == 0
 }
 
-// replaceAddress replaces an IPv4 address in a TCP packet, and updates the checksums of both
-// headers.
+// replaceAddress replaces an IPv4 address in a TCP packet, and updates the IP and TCP checksums.
 func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	const wordBytes = 2 // Checksums add 16-bit words.
 	tcpHeader := packet[ipv4HeaderLength(packet):]

@@ -19,8 +19,8 @@ type Link struct {
 	Cut bool
 }
 
-// router reads the packets that machines send from the TUN devices of their interfaces. After a
-// random delay, it writes a packet to the device of the destination.
+// router reads packets from the TUN devices of the machines. After a random delay, it writes a
+// packet to the device of the destination.
 type router struct {
 	tasks sync.WaitGroup // goroutines and delayed packets
 
@@ -70,7 +70,7 @@ func (r *router) forwardAll(p *port) {
 	}
 }
 
-// forward drops a packet, or forwards it after the link's delay without blocking. It takes
+// forward drops a packet, or sends it after the link's delay. It does not block, and takes
 // ownership of packet.
 func (r *router) forward(src *port, packet []byte) {
 	dst, delay, isKept := r.routePacket(src, packet)
@@ -114,7 +114,7 @@ func (r *router) recordStall(stall time.Duration) {
 	r.longestStall = max(r.longestStall, stall)
 }
 
-// routePacket translates the addresses of a packet before it looks up the destination.
+// routePacket translates the addresses of a packet, and draws its loss and delay.
 func (r *router) routePacket(
 	src *port, packet []byte,
 ) (dst *port, delay time.Duration, isKept bool) {
