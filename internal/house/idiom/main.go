@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	termCount := flag.Int("n", 50, "number of words and pairs")
+	termCount := flag.Int("n", 50, "number of terms")
 	includeTests := flag.Bool("tests", false, "read test files too")
 	flag.Parse()
 	if flag.NArg() < 2 {
@@ -133,8 +133,8 @@ type scoredTerm struct {
 }
 
 // compare returns the termCount terms with the highest scores. The score is the logarithm of the
-// odds ratio, divided by the standard deviation of this logarithm, because the ratio of a rare term
-// may be high by chance.
+// odds ratio, divided by the standard deviation of this logarithm. The division lowers the scores
+// of rare terms, whose odds ratios may be high by chance.
 func compare(ours, theirs counts, termCount int) []scoredTerm {
 	var all []scoredTerm
 	ourTotal := ours.total()

@@ -1,5 +1,5 @@
-// Lines counts the lines of Go code in each package below a folder. It ignores tests, comments and
-// blank lines.
+// Command lines counts the lines of Go code in each package below a folder. It ignores tests,
+// comments and blank lines.
 //
 //	go run ./internal/house/lines [FOLDER]
 //

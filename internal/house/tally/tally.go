@@ -54,6 +54,12 @@ func (id testID) String() string {
 	return id.pkg + " " + id.test
 }
 
+var numberPattern = regexp.MustCompile(`^#[0-9]+$`)
+
+// isNumbered reports whether id is a subtest without a name, which go test numbers, such as
+// TestSum/#01. The parents of numbered subtests count instead of them.
+func (id testID) isNumbered() bool { return numberPattern.MatchString(path.Base(id.test)) }
+
 // unfinished is the outcome of a test without a final event, such as a benchmark that passes.
 const unfinished = "run"
 
@@ -61,7 +67,7 @@ const unfinished = "run"
 type tally struct {
 	outcomes map[testID]string // unfinished, or a final action such as "pass"
 	outputs  map[testID][]byte
-	parents  map[testID]bool // tests with subtests that count instead of them
+	parents  map[testID]bool // tests whose subtests count instead
 }
 
 // run reads events from in, and writes the output of failed tests and a summary to out.
@@ -105,12 +111,6 @@ func (t *tally) add(e *event) {
 	}
 }
 
-var numberPattern = regexp.MustCompile(`^#[0-9]+$`)
-
-// isNumbered reports whether id is a subtest without a name, which go test numbers, such as
-// TestSum/#01. The parents of numbered subtests count instead of them.
-func (id testID) isNumbered() bool { return numberPattern.MatchString(path.Base(id.test)) }
-
 // report writes the output of failed tests, and a summary.
 func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 	if len(t.outcomes) == 0 {
@@ -149,7 +149,7 @@ func (t *tally) isCounted(id testID) bool {
 	return !t.parents[id] && !id.isNumbered()
 }
 
-// wasInterrupted reports whether a test has not ended because its package crashed.
+// wasInterrupted reports whether the crash of a package ended a test.
 func (t *tally) wasInterrupted(id testID) bool {
 	isBenchmark := strings.HasPrefix(id.test, "Benchmark")
 	return t.outcomes[id] == unfinished && !isBenchmark && t.hasPackageFailed(id.pkg)
