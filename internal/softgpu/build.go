@@ -41,14 +41,14 @@ const (
 // cachedFolder returns the cache folder for the flags and all sources. If it does not exist,
 // cachedFolder creates it and calls fill to compile the libraries there.
 func cachedFolder(
-	flags []string, fill func(dir string) error, extraSources ...fs.FS,
+	flags []string, fill func(dir string) error, testSources ...fs.FS,
 ) (string, error) {
 	cache, err := userCache()
 	if err != nil {
 		return "", err
 	}
 
-	allSources := append([]fs.FS{buildCode, sources, kernels.Sources}, extraSources...)
+	allSources := append([]fs.FS{buildCode, sources, kernels.Sources}, testSources...)
 	key, err := keyOf(flags, allSources...)
 	if err != nil {
 		return "", err
@@ -72,8 +72,7 @@ func build(dir string, flags []string) error {
 		return err
 	}
 
-	linkKernels := []string{kernelObject}
-	if err := compile(dir, "cuda", cudaName, append(linkKernels, flags...)); err != nil {
+	if err := compile(dir, "cuda", cudaName, append([]string{kernelObject}, flags...)); err != nil {
 		return err
 	}
 
@@ -105,14 +104,14 @@ func unpack(dir string, source embed.FS) error {
 
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// compile compiles the C files of dir/src/folder to a library in dir.
+// compile compiles the C files of dir/src/folder to a library in dir. flags may name libraries.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
 		return fmt.Errorf("listing the sources of %s: %w", folder, err)
 	}
 
-	// The linker finds only libraries that follow the sources, so flags are last.
+	// The linker ignores libraries before the sources, so flags are last.
 	args := slices.Concat([]string{
 		"-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden",
 		"-Wall", "-Wextra", "-Werror", "-Wl,-soname," + library, "-o", filepath.Join(dir, library),
@@ -121,11 +120,11 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// kernelMark replaces the keyword KERNEL in preprocessed sources.
+// kernelMark marks kernels in preprocessed sources, instead of the macro KERNEL.
 const kernelMark = "SOFTGPU_KERNEL"
 
-// compileKernels compiles all kernels and a generated table of their names to an object file, whose
-// path it returns. Macros generate most names, so the table comes from preprocessed sources.
+// compileKernels returns the path of an object file with all kernels and a table of their names.
+// The names come from preprocessed sources, because macros generate most of them.
 func compileKernels(dir string, flags []string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
 	if err != nil {
@@ -133,13 +132,13 @@ func compileKernels(dir string, flags []string) (string, error) {
 	}
 
 	includes := includesOf(files)
-	list := filepath.Join(dir, "list.cc")
-	if err := os.WriteFile(list, []byte(includes), 0o644); err != nil {
+	includesFile := filepath.Join(dir, "list.cc")
+	if err := os.WriteFile(includesFile, []byte(includes), 0o644); err != nil {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
 
 	preprocessed, err := runCompiler(dir, "kernels", "g++",
-		slices.Concat(kernelFlags(dir), []string{"-E", "-P", "-DKERNEL=" + kernelMark, list}))
+		slices.Concat(kernelFlags(dir), []string{"-E", "-P", "-DKERNEL=" + kernelMark, includesFile}))
 	if err != nil {
 		return "", err
 	}
@@ -167,7 +166,7 @@ func kernelFlags(dir string) []string {
 		"-fno-math-errno",                    // Device functions such as sqrt do not set errno.
 		"-fsanitize=alignment",               // Misaligned accesses fail, as on the device.
 		"-fsanitize-undefined-trap-on-error", // A misaligned access kills the process.
-		"-I" + emulatedDevice,                // its device.h hides the one of kernelHeaders
+		"-I" + emulatedDevice,                // replaces device.h of kernelHeaders
 		"-I" + kernelHeaders,
 	}
 }
@@ -198,9 +197,9 @@ func tableOf(preprocessed string) string {
 	return b.String()
 }
 
-// runCompiler returns the standard output of a compiler. Errors contain what, a name for the
-// compiled code. Temporary files are in tempDir, or in the default folder if tempDir is "".
-func runCompiler(tempDir, what, compiler string, args []string) (string, error) {
+// runCompiler returns the standard output of a compiler. Errors say that it compiled subject.
+// Temporary files are in tempDir, or in the default folder if tempDir is "".
+func runCompiler(tempDir, subject, compiler string, args []string) (string, error) {
 	command := exec.Command(compiler, args...)
 	if tempDir != "" {
 		// Removing tempDir also removes files of a killed compiler.
@@ -211,7 +210,7 @@ func runCompiler(tempDir, what, compiler string, args []string) (string, error) 
 	command.Stdout = &stdout
 	command.Stderr = &stderr
 	if err := command.Run(); err != nil {
-		return "", fmt.Errorf("compiling %s: %w\n%s", what, err, strings.TrimSpace(stderr.String()))
+		return "", fmt.Errorf("compiling %s: %w\n%s", subject, err, strings.TrimSpace(stderr.String()))
 	}
 
 	return stdout.String(), nil

@@ -31,13 +31,13 @@
 //     depend on the emulated NCCL version.
 //   - Ranks register windows in the same order. Registering different sizes returns code 1 on all
 //     ranks. Registering during a capture returns code 1 and invalidates the capture.
-//   - A buffer that extends past its allocation causes error 700. Launching a graph that
-//     uses a deregistered window causes it, too.
+//   - A buffer that extends past its allocation causes error 700. So does launching a graph that
+//     uses a deregistered window.
 //
 // Collectives on other memory:
 //
-//   - They copy through shared memory. As in NCCL, a send buffer causes error 700 if its last word
-//     of 4 bytes extends past its allocation.
+//   - They copy through shared memory. As in NCCL, a send buffer causes error 700 if its last
+//     4-byte word extends past its allocation.
 //   - As in NCCL, a captured collective may write to memory that an older graph captured at the
 //     same addresses, unless NCCL_GRAPH_REGISTER is 0.
 //
