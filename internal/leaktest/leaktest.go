@@ -1,4 +1,4 @@
-// Package leaktest fails tests that leak file descriptors or mappings of shared memory of symmem.
+// Package leaktest fails tests that leak file descriptors or mappings of symmem's memory files.
 // With the build tag "invariants", it finds all mappings that package sys has created.
 package leaktest
 
@@ -25,7 +25,7 @@ func Watch(tests TestRunner) TestRunner {
 
 type leakCheckedTests struct {
 	tests      TestRunner
-	openBefore map[string]int // from countResources
+	openBefore map[string]int // from countResources, before the tests
 }
 
 // Run returns the exit code of the tests. If they pass but leak, it prints the leaks and returns 1.
@@ -88,7 +88,7 @@ func countResources() map[string]int {
 	}
 
 	countDescriptors(resources)
-	countMappings(resources)
+	countMemoryFiles(resources)
 	return resources
 }
 
@@ -117,8 +117,8 @@ func countDescriptors(resources map[string]int) {
 	}
 }
 
-// countMappings adds the mappings of symmem's memory files to resources.
-func countMappings(resources map[string]int) {
+// countMemoryFiles adds the mappings of symmem's memory files to resources.
+func countMemoryFiles(resources map[string]int) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
 		resources[err.Error()]++ // reported as a leak
