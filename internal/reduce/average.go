@@ -110,7 +110,8 @@ func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 func sumScaled[T float32 | float64](
 	terms *averageTerms, srcs []unsafe.Pointer, i int, scale T,
 ) T {
-	if terms.isTree && len(srcs) > 1 {
+	isInnerNode := terms.isTree && len(srcs) > 1
+	if isInnerNode {
 		half := len(srcs) / 2
 		left := sumScaled(terms, srcs[:half], i, scale)
 		right := sumScaled(terms, srcs[half:], i, scale)

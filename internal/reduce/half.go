@@ -102,7 +102,7 @@ func Float8Bits(f float32) uint8 {
 	sign := uint8(bits >> 24 & 0x80)
 	magnitude := bits & 0x7FFFFFFF
 	switch {
-	case f != f: // a NaN
+	case magnitude > float32Infinity: // a NaN
 		return 0x7F
 	case magnitude >= largestFloat8: // including infinity
 		return sign | 0x7E
