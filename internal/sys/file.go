@@ -60,7 +60,14 @@ func LockFile(f *os.File) error {
 	return fmt.Errorf("locking %s: %w", f.Name(), err)
 }
 
-// repeatInterrupted repeats a system call while signals interrupt it.
+// IsTerminal reports whether a file is a terminal.
+func IsTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// repeatInterrupted repeats a system call while signals interrupt it. Go preempts goroutines by
+// signals.
 func repeatInterrupted(call func() error) error {
 	for {
 		err := call()

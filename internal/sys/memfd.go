@@ -64,12 +64,17 @@ func reserveHugePages(f *os.File, bytes int64) error {
 
 // FileSize returns a file's size in bytes.
 func FileSize(f *os.File) (int64, error) {
+	status, err := statusOf(f)
+	return status.Size, err
+}
+
+func statusOf(f *os.File) (unix.Stat_t, error) {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
-		return 0, fmt.Errorf("measuring shared memory: %w", err)
+		return unix.Stat_t{}, fmt.Errorf("measuring shared memory: %w", err)
 	}
 
-	return status.Size, nil
+	return status, nil
 }
 
 // SealSize makes the size of a file from Memfd final, so that no process can truncate the file and
@@ -86,7 +91,10 @@ func SealSize(f *os.File) error {
 // Discard frees the pages in a range of the file. All processes then read zeros there.
 func Discard(f *os.File, offset, bytes int64) error {
 	const punchHole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
-	if err := retryFallocate(f, punchHole, offset, bytes); err != nil {
+	err := repeatInterrupted(func() error {
+		return fallocate(int(f.Fd()), punchHole, offset, bytes)
+	})
+	if err != nil {
 		return fmt.Errorf("discarding %d bytes of shared memory: %w", bytes, err)
 	}
 
@@ -115,9 +123,9 @@ func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 // as too few free pages, all of these bytes are discarded. Refill does nothing for normal pages,
 // which the kernel allocates on access.
 func Refill(f *os.File, bytes int64) error {
-	var status unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
-		return fmt.Errorf("measuring shared memory: %w", err)
+	status, err := statusOf(f)
+	if err != nil {
+		return err
 	}
 
 	hasHugePages := status.Blksize >= PageSize // Blksize is the page size of a memory file.
@@ -134,7 +142,10 @@ func allocatePages(f *os.File, bytes int64) error {
 		allocate = 0 // mode of fallocate
 		offset   = 0
 	)
-	if err := retryFallocate(f, allocate, offset, bytes); err != nil {
+	err := repeatInterrupted(func() error {
+		return fallocate(int(f.Fd()), allocate, offset, bytes)
+	})
+	if err != nil {
 		err = fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)
 		discardErr := Discard(f, offset, bytes)
 		return errors.Join(err, discardErr)
@@ -146,23 +157,9 @@ func allocatePages(f *os.File, bytes int64) error {
 // fallocate is a variable so that tests can replace it.
 var fallocate = unix.Fallocate
 
-// retryFallocate repeats fallocate while signals interrupt it. Go preempts goroutines by signals.
-func retryFallocate(f *os.File, mode uint32, offset, bytes int64) error {
-	for {
-		err := fallocate(int(f.Fd()), mode, offset, bytes)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
 // AllocatedBytes returns the size of a file's allocated pages.
 func AllocatedBytes(f *os.File) (int64, error) {
-	var status unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
-		return 0, fmt.Errorf("measuring shared memory: %w", err)
-	}
-
 	const blockBytes = 512 // unit of st_blocks
-	return status.Blocks * blockBytes, nil
+	status, err := statusOf(f)
+	return status.Blocks * blockBytes, err
 }
