@@ -79,18 +79,18 @@ func (s *Server) Handler() http.Handler { return protect(newMux(s.readMachine)) 
 // NewHandler returns a handler that shows one rank, without a Server. The caller must restrict
 // access, as for [Server.Handler].
 func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
-	read := func(_ context.Context, eventLimit int) Machine {
-		return newMachineWith(snapshot(eventLimit))
-	}
-	return protect(newMux(read))
+	return protect(newRankMux(snapshot))
 }
 
-// socketHandler serves only this rank.
+// newRankMux returns a mux that serves only one rank.
+func newRankMux(snapshot func(eventLimit int) Snapshot) *http.ServeMux {
+	return newMux(func(_ context.Context, eventLimit int) Machine {
+		return newMachineWith(snapshot(eventLimit))
+	})
+}
+
 func (s *Server) socketHandler() http.Handler {
-	read := func(_ context.Context, eventLimit int) Machine {
-		return newMachineWith(s.ownSnapshot(eventLimit))
-	}
-	mux := newMux(read)
+	mux := newRankMux(s.ownSnapshot)
 	mux.HandleFunc("GET "+alivePath, s.holdConnection)
 	return protect(mux)
 }

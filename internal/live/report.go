@@ -89,17 +89,14 @@ func (pb *pageBuilder) addRank(rankIndex int, s *Snapshot) {
 }
 
 func newPageRank(s *Snapshot) page.Rank {
-	rank := page.Rank{
-		Rank:   s.Rank,
-		File:   fmt.Sprintf("process %d", s.Process),
-		Format: s.Backend + ": " + s.Device,
-		Notes:  []string{},
-	}
+	rank := page.Rank{Rank: s.Rank, Notes: []string{}}
 	isSilent := s.Error != ""
 	if isSilent {
 		rank.File = "no answer"
-		rank.Format = ""
 		rank.Notes = []string{s.Error}
+	} else {
+		rank.File = fmt.Sprintf("process %d", s.Process)
+		rank.Format = s.Backend + ": " + s.Device
 	}
 
 	for i := range s.Pools {
