@@ -57,7 +57,7 @@ func Combine[T Number](op Op, a, b T) T {
 	panic("reduce: invalid operation")
 }
 
-// DataType identifies the element type of a collective. The zero value is Float32.
+// DataType identifies an element type. The zero value is Float32.
 type DataType uint8
 
 // The element types, floats first.

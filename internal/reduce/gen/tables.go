@@ -79,20 +79,20 @@ func (k kernel) exists() bool {
 
 // instruction returns the instruction that combines two vectors. bitwiseSuffix is D with AVX-512.
 func (k kernel) instruction(bitwiseSuffix string) string {
-	name := k.operation.integers
+	prefix := k.operation.integers
 	if k.element.isFloat {
-		name = k.operation.floats
+		prefix = k.operation.floats
 	}
 
-	if name == "" {
+	if prefix == "" {
 		panic("no instruction implements " + k.operation.name + " of " + k.element.name)
 	}
 
 	if k.operation.isBitwise {
-		return name + bitwiseSuffix
+		return prefix + bitwiseSuffix
 	}
 
-	return name + k.signSuffix() + k.element.laneSuffix
+	return prefix + k.signSuffix() + k.element.laneSuffix
 }
 
 func (k kernel) signSuffix() string {
@@ -109,15 +109,15 @@ func (k kernel) signSuffix() string {
 // symbol returns the kernel's name in the assembly. Kernels that compute the same bits share one,
 // such as the sums of int32 and uint32, or the bitwise operations on all integers.
 func (k kernel) symbol(set instructionSet) string {
-	name := k.element.name
+	elementName := k.element.name
 	switch {
 	case k.operation.isBitwise:
-		name = "Int8"
+		elementName = "Int8"
 	case k.element.isUnsigned() && !k.operation.dependsOnSign:
-		name = "Int" + strings.TrimPrefix(name, "Uint")
+		elementName = "Int" + strings.TrimPrefix(elementName, "Uint")
 	}
 
-	return strings.ToLower(k.operation.name) + name + set.setName() + "<>(SB)"
+	return strings.ToLower(k.operation.name) + elementName + set.setName() + "<>(SB)"
 }
 
 // blockUnits returns the number of units (vectors in memory) that fill the accumulators.
