@@ -134,7 +134,7 @@ func compileKernels(dir string, flags []string) (string, error) {
 	includes := includesOf(files)
 	includesFile := filepath.Join(dir, "list.cc")
 	if err := os.WriteFile(includesFile, []byte(includes), 0o644); err != nil {
-		return "", fmt.Errorf("listing the kernels: %w", err)
+		return "", fmt.Errorf("writing the list of kernels: %w", err)
 	}
 
 	preprocessed, err := runCompiler(dir, "kernels", "g++",

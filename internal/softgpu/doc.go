@@ -95,8 +95,8 @@
 //     managed memory, contexts other than the primary one
 //   - time: cuEventElapsedTime measures CPU time
 //   - NCCL's LL kernels, which permit different offsets in a window for small messages
-//   - error 700 for illegal accesses by the CPU, and for those by kernels outside windows: these
-//     accesses kill the process
+//   - error 700 for illegal accesses by the CPU, or by kernels outside windows, which kill the
+//     process
 //   - ncclCommSplit, shrink, grow, revoke, ncclMemAlloc, user-defined reductions, fp8,
 //     one-sided calls, ncclCommInitAll
 //   - several machines: all ranks must share one /proc
