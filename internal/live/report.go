@@ -64,7 +64,7 @@ func buildPage(m *Machine) *page.Page {
 	pb := &pageBuilder{machine: m, page: &page.Page{
 		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host),
 		Live:  true,
-		Agree: true, // until findDifference
+		Agree: true, // unless addPools finds a difference
 		Notes: []string{eventsNote, callsNote},
 	}}
 	for i := range m.Ranks {
