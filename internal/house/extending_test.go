@@ -114,7 +114,7 @@ var points = []point{
 		entries: place{path: "internal/reduce", name: "Float32"},
 		places: []place{
 			{path: "internal/reduce", name: "dataTypeNames", spelled: lower},
-			{path: "internal/reduce", name: "portable"},
+			{path: "internal/reduce", name: "reducePortable"},
 			{path: "internal/reduce/gen", name: "elements"},
 			{path: "driver", name: "Float64"},
 			{path: ".", name: "Float64"},
