@@ -20,7 +20,6 @@ import (
 type Lab struct {
 	Machines []*Machine // read-only
 	router   *router
-	closed   chan struct{} // ends router.watchStalls
 }
 
 // Config describes the network that New builds.
@@ -41,8 +40,7 @@ func New(t testing.TB, cfg Config) *Lab {
 		t.Skip(err)
 	}
 
-	l := &Lab{router: newRouter(cfg.Seed), closed: make(chan struct{})}
-	l.router.tasks.Go(func() { l.router.watchStalls(l.closed) })
+	l := &Lab{router: newRouter(cfg.Seed)}
 	t.Cleanup(l.close)
 	hostsPath := filepath.Join(t.TempDir(), "hosts")
 	if err := os.WriteFile(hostsPath, cfg.hostsFile(), 0o644); err != nil {
@@ -82,12 +80,11 @@ func checkSupported() error {
 
 // close kills the processes on all machines and waits for the router.
 func (l *Lab) close() {
-	close(l.closed)
 	for _, m := range l.Machines {
 		m.close()
 	}
 
-	l.router.tasks.Wait()
+	l.router.close()
 }
 
 // LongestStall returns the longest delay of the router's timers. A busy host causes such stalls and

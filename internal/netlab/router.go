@@ -22,7 +22,8 @@ type Link struct {
 // router reads packets from the TUN devices of the machines. After a random delay, it writes a
 // packet to the device of the destination.
 type router struct {
-	tasks sync.WaitGroup // goroutines and delayed packets
+	tasks  sync.WaitGroup // goroutines and delayed packets
+	closed chan struct{}
 
 	mu           sync.Mutex // guards the fields below
 	random       *rand.Rand // for delays and losses
@@ -40,12 +41,21 @@ type port struct {
 }
 
 func newRouter(seed uint64) *router {
-	return &router{
+	r := &router{
+		closed:       make(chan struct{}),
 		random:       rand.New(rand.NewPCG(seed, 0)),
 		ports:        map[netip.Addr]*port{},
 		links:        map[[2]int]Link{},
 		translations: map[int]addressPair{},
 	}
+	r.tasks.Go(r.watchStalls)
+	return r
+}
+
+// close waits for the tasks. The devices of all ports must be closed.
+func (r *router) close() {
+	close(r.closed)
+	r.tasks.Wait()
 }
 
 // attachPort makes p the port of an address, and forwards the packets from p.device until the
@@ -92,8 +102,8 @@ func (r *router) forward(src *port, packet []byte) {
 	})
 }
 
-// watchStalls records the delays of a ticker until stop is closed.
-func (r *router) watchStalls(stop <-chan struct{}) {
+// watchStalls records the delays of a ticker until the router is closed.
+func (r *router) watchStalls() {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -102,7 +112,7 @@ func (r *router) watchStalls(stop <-chan struct{}) {
 		select {
 		case <-ticker.C:
 			r.recordStall(time.Since(start) - interval)
-		case <-stop:
+		case <-r.closed:
 			return
 		}
 	}
