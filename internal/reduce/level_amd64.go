@@ -69,8 +69,8 @@ func fence()
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// reducePortableExact uses IEEE 754 arithmetic even if the thread flushes subnormal numbers to zero,
-// as kernels do.
+// reducePortableExact uses IEEE 754 arithmetic, as kernels do, even if the thread flushes subnormal
+// numbers to zero.
 func reducePortableExact(j *job, from, to int) {
 	if !j.dataType.Float() {
 		reducePortable(j, from, to)
