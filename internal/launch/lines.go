@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// lineWriter forwards the standard output or standard error of one process of a job, called a rank.
-// Its sink is shared by all ranks. If a rank writes "loss" and then " 0.5\n", both parts reach the
-// sink together, so that the lines of different ranks do not mix.
+// lineWriter forwards the standard output or standard error of one rank (a process of a job) to a
+// sink, which all ranks share. If a rank writes "loss" and then " 0.5\n", the sink gets both parts
+// together, so that the lines of different ranks do not mix.
 //
-// After a delay, an incomplete line, such as a prompt, is written without its newline. The
-// lineWriter then owns the sink's last line: before text of another rank, the sink adds a newline.
+// After sink.delay, an incomplete line, such as a prompt, is written without its newline. The
+// lineWriter is then the sink's lineOwner. Before text of another rank, the sink adds a newline.
 type lineWriter struct {
 	sink   *sink
 	prefix string // such as "[3] ", or empty
@@ -171,8 +171,7 @@ func (s *sink) writeMessage(line []byte) {
 	s.writeLocked(nil, line)
 }
 
-// writeError returns the first error of the destination.
-func (s *sink) writeError() error {
+func (s *sink) firstError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err

@@ -22,7 +22,7 @@ type rank struct {
 	stdout, stderr *lineWriter
 
 	mu       sync.Mutex
-	isReaped bool // the kernel may reuse the process ID; guarded by mu
+	isReaped bool // guarded by mu; afterwards, the kernel may reuse the process ID
 }
 
 // maxOutputWait limits how long a rank's output is read after its exit. A daemon that the rank has
@@ -81,7 +81,7 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 	r.mu.Lock()
 	r.isReaped = true
 	r.mu.Unlock()
-	_ = r.cmd.Wait() // The Exit has the exit code, and the sinks report output errors.
+	_ = r.cmd.Wait() // ProcessState has the exit code, and the sinks report output errors.
 	r.stdout.flush()
 	r.stderr.flush()
 	return newExit(r.number, r.cmd.ProcessState, exitIndex)
@@ -168,7 +168,7 @@ func (w *exitWatcher) add(number, pid int) error {
 		return fmt.Errorf("watching rank %d: %w", number, err)
 	}
 
-	// The kernel returns Fd, which need not be a descriptor, with each event.
+	// The kernel does not interpret Fd, but returns it with each event.
 	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(number)}
 	err = syscall.EpollCtl(w.epollFD, syscall.EPOLL_CTL_ADD, int(pidfd.Fd()), &event)
 	if err != nil {

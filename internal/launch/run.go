@@ -140,7 +140,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	err := j.supervise(ctx, signals)
 	result := j.supervisor.result()
 	for _, s := range j.sinks() {
-		sinkErr := s.writeError()
+		sinkErr := s.firstError()
 		switch {
 		case errors.Is(sinkErr, syscall.EPIPE):
 			result.Signal = cmp.Or(result.Signal, syscall.SIGPIPE)

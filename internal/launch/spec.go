@@ -30,8 +30,8 @@ type Spec struct {
 	Env     []string  // base environment of the ranks, by default os.Environ()
 	Stdin   io.Reader // input of rank 0, by default empty
 	// Stdout and Stderr receive the output of the ranks. The defaults are os.Stdout and os.Stderr.
-	// Writes are never concurrent, and contain complete lines. A line that lacks its newline for
-	// 100 ms, such as a prompt, is written in parts.
+	// Writes are never concurrent. They contain complete lines, unless a line, such as a prompt,
+	// lacks its newline for 100 ms.
 	Stdout, Stderr io.Writer
 	OmitPrefix     bool   // omits the prefix of output lines, such as "[3] "
 	MasterPort     int    // MASTER_PORT of the ranks, by default a free port
@@ -165,9 +165,9 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	return env
 }
 
-// variables returns the variables of torchrun, and those of the launcher's store, which is not a
-// store of PyTorch. TORCHELASTIC_USE_AGENT_STORE=False makes rank 0 of a PyTorch program open one
-// on MASTER_PORT.
+// variables returns the variables of torchrun, and those of the launcher's store. PyTorch cannot
+// use this store: TORCHELASTIC_USE_AGENT_STORE=False makes rank 0 open a PyTorch store on
+// MASTER_PORT.
 func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
 	size := strconv.Itoa(s.Ranks)
 	return map[string]string{

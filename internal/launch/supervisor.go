@@ -23,8 +23,8 @@ type supervisor struct {
 	firstFailed    int            // rank that failed first, or -1
 }
 
-// announceDelay is the time from a failure to a message that announces SIGTERM, which is omitted if
-// all ranks exit sooner.
+// announceDelay is the time from a failure to the message that announces SIGTERM. If all ranks exit
+// sooner, the message is omitted.
 const announceDelay = 2 * time.Second
 
 // phase is a phase of a job. A job can skip phases, but does not return to an earlier one.
@@ -123,7 +123,7 @@ func (s *supervisor) handleTimeout() order {
 		return s.terminate()
 	case phaseTerminating:
 		return s.killWithMessage()
-	case phaseRunning, phaseKilling, phaseDone: // without a wait
+	case phaseRunning, phaseKilling, phaseDone: // no wait
 	}
 
 	return order{}
@@ -165,15 +165,16 @@ func (s *supervisor) handleSignal(received syscall.Signal) order {
 	return s.forward(received)
 }
 
-// forward orders a signal or, after a second SIGINT, SIGKILL. SIGTERM also starts killDelay.
+// forward sends signal or, after a second SIGINT, SIGKILL. SIGTERM also starts killDelay.
 func (s *supervisor) forward(signal syscall.Signal) order {
 	if s.interruptCount > 1 {
 		return s.kill()
 	}
 
 	o := order{signal: signal}
-	startsTermination := signal == syscall.SIGTERM && s.phase < phaseTerminating
-	if startsTermination && s.killDelay > 0 {
+	isTermination := signal == syscall.SIGTERM && s.phase < phaseTerminating
+	startsKillDelay := isTermination && s.killDelay > 0
+	if startsKillDelay {
 		s.phase = phaseTerminating
 		o.wait = s.killDelay
 	}
@@ -191,7 +192,6 @@ func (s *supervisor) kill() order {
 	return order{signal: syscall.SIGKILL}
 }
 
-// result returns a Result whose Code is that of the first rank that failed, or 0.
 func (s *supervisor) result() Result {
 	r := Result{Exits: s.exits, FirstFailed: s.firstFailed, Signal: s.firstSignal}
 	if s.firstFailed >= 0 {
