@@ -64,7 +64,7 @@ type Daemon struct {
 	controlPath string
 	controlEnv  []string // environment of the control program, inherited by the daemon
 	folder      string   // value of PipeVariable and logVariable
-	hasDevices  bool     // whether controlEnv has devicesVariable
+	hasDevices  bool     // controlEnv has devicesVariable
 }
 
 // Start starts a daemon for the GPUs that are visible in env. ctx limits only the start.
@@ -85,7 +85,7 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 		controlPath: path,
 		controlEnv:  controlEnv,
 		folder:      folder,
-		hasDevices:  slices.ContainsFunc(env, isDevices),
+		hasDevices:  slices.ContainsFunc(env, setsDevices),
 	}
 	const noInput = ""
 	err = d.runControl(ctx, noInput, "-d")
@@ -97,7 +97,7 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	return d, nil
 }
 
-func isDevices(entry string) bool { return strings.HasPrefix(entry, devicesVariable+"=") }
+func setsDevices(entry string) bool { return strings.HasPrefix(entry, devicesVariable+"=") }
 
 // cleanUpFailedStart removes the folder, and stops the daemon if it runs despite the failure.
 func (d *Daemon) cleanUpFailedStart() error {
@@ -111,8 +111,8 @@ func (d *Daemon) cleanUpFailedStart() error {
 
 // runControl runs the control program for up to controlTimeout, and adds its output to errors.
 //
-// The output goes to a file, because a new daemon inherits it. Run would not return until the
-// daemon closes a pipe.
+// The output goes to a file, because a new daemon inherits it. With a pipe, cmd.Run would wait
+// until the daemon closes it.
 func (d *Daemon) runControl(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -157,8 +157,8 @@ func (d *Daemon) Variables(gpuCount int) map[string]string {
 // Close stops the daemon and removes its folder. Call it after all clients have exited.
 func (d *Daemon) Close() error { return d.stop(d.openPidfd()) }
 
-// stop stops the daemon, waits until its process ends, and removes its folder. It closes pidfd,
-// which is nil if there is no process.
+// stop stops the daemon, waits until its process ends, and removes its folder. It closes pidfd. If
+// pidfd is nil, it does not wait.
 func (d *Daemon) stop(pidfd *os.File) error {
 	if pidfd != nil {
 		defer pidfd.Close()
