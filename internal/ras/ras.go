@@ -1,7 +1,7 @@
-// Package ras queries the number of collectives that each rank of a communicator has launched. NCCL
-// 2.28.7 and later answer in JSON through their RAS subsystem, which listens on a TCP port. Another
-// process may use the port, so the package limits the length of responses, and uses only numbers
-// and known names.
+// Package ras queries how many collectives each rank of a communicator has launched. NCCL 2.28.7
+// and later answer in JSON through their RAS subsystem, which listens on a TCP port. The answer may
+// come from another process, so the package limits its length, and uses only numbers and known
+// names.
 package ras
 
 import (
@@ -36,7 +36,7 @@ type Status struct {
 
 // Communicator is a group of ranks that run collectives together.
 type Communicator struct {
-	ID    string `json:"hash"`  // result of the function ID
+	ID    string `json:"hash"`  // see the function ID
 	Size  int    `json:"size"`  // number of ranks
 	Ranks []Rank `json:"ranks"` // without those that did not answer
 }
