@@ -145,8 +145,8 @@ type Event struct {
 	Offset  int64 // in the segment, in bytes
 	Segment int32 // index in Track.Segments; -1 if unknown
 	Stream  int32 // number of the stream
-	// Block is the index in Page.Texts for a Call. For other kinds, it is the number of the block's
-	// Alloc in the track, from 0, or -1 if the track has none.
+	// For a Call, Block is an index in Page.Texts. For other kinds, it is the number (from 0) of the
+	// block's Alloc in the track, or -1 if there is none.
 	Block  int32
 	Stack  int32 // result of Page.AddStack; -1 if unknown
 	Number int64 // of the event in the rank's file
@@ -164,7 +164,7 @@ type Track struct {
 
 	count    int
 	columns  [columnCount][]byte
-	previous [columnCount]int64 // latest values in columns of differences
+	previous [columnCount]int64 // last values passed to addDifference
 }
 
 // column is an index of Track.columns.
@@ -192,8 +192,7 @@ var columnNames = [columnCount]string{
 // Len returns the number of events.
 func (t *Track) Len() int { return t.count }
 
-// Add appends an event. It adds 1 to fields that can be -1, because clamp turns negative values
-// into 0.
+// Add appends an event. Columns hold no negative values, so Add adds 1 to fields that can be -1.
 func (t *Track) Add(e *Event) {
 	block := int64(e.Block)
 	if e.Kind != Call {

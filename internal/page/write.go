@@ -25,7 +25,7 @@ var (
 	style string
 )
 
-// columnLocation has the offset of a column from the end of the header, and its length, in bytes.
+// columnLocation is the offset from the end of the header and the length of a column, in bytes.
 type columnLocation [2]int
 
 // pageHeader is the JSON form of a Page. Its field Sequences shadows Page.Sequences.
