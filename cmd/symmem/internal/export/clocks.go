@@ -11,8 +11,8 @@ import (
 )
 
 // Clock compares the clock of a rank with the reference, the clock of the lowest rank. All ranks
-// return from calls such as Agree and Step at almost the same time. The offset of a clock is the
-// median of the differences between these times.
+// return from a call such as Agree or Step at almost the same time. The clock's offset is the
+// median difference of their times.
 type Clock struct {
 	Rank           int   `json:"rank"`
 	IsReference    bool  `json:"reference"`
@@ -57,7 +57,13 @@ type valueKey struct {
 	name  string
 }
 
-// numbering selects how calls are numbered. Only samples with the same numbering are comparable.
+// callKey identifies a call on all ranks.
+type callKey struct {
+	value  valueKey
+	number uint64
+}
+
+// numbering selects callKey.number. To compare ranks, use the same numbering.
 type numbering int
 
 const (
@@ -66,12 +72,6 @@ const (
 	// byEvent uses Record.Number, the number of the event in its group.
 	byEvent
 )
-
-// callKey identifies a call on all ranks.
-type callKey struct {
-	value  valueKey
-	number uint64
-}
 
 // clockSamples holds the times of a rank's calls, in nanoseconds since 1970.
 type clockSamples map[callKey]int64

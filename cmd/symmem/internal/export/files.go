@@ -41,7 +41,7 @@ func writeFiles(
 	return nil
 }
 
-// prepareFolder creates the folder, or checks the content of the existing one.
+// prepareFolder creates the folder if necessary, and checks its content.
 func prepareFolder(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {

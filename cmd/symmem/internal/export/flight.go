@@ -118,7 +118,7 @@ func (f *flightWriter) writeRecord(p *pickler, r *trace.Record) {
 		return
 	}
 
-	p.beginItem()
+	p.beginListItem()
 	f.writeEntry(p, g, r, sequence)
 	f.writtenCalls++
 }
@@ -272,15 +272,15 @@ func writeBuffers(p *pickler, operation string, e elements, ranks int) {
 func writeTensor(p *pickler, buffer string, count int64, dataType string) {
 	p.writeKey(buffer + "_sizes")
 	p.openList()
-	p.beginItem()
+	p.beginListItem()
 	p.openList()
-	p.beginItem()
+	p.beginListItem()
 	p.writeInteger(count)
 	p.closeList()
 	p.closeList()
 	p.writeKey(buffer + "_dtypes")
 	p.openList()
-	p.beginItem()
+	p.beginListItem()
 	p.writeText(dataType)
 	p.closeList()
 }

@@ -31,8 +31,8 @@ type poolState struct {
 
 type segment struct {
 	address       int64           // invented
-	bytes         int64           // if the size is unknown, highest end of a block so far
 	isSizeUnknown bool            // the trace has lost the segment's record
+	bytes         int64           // if isSizeUnknown, highest end of a block so far
 	blocks        map[int64]block // by offset
 }
 

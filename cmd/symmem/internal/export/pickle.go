@@ -26,8 +26,8 @@ const (
 	opTuple2      = 0x86 // TUPLE2: replaces two values by a tuple of them
 )
 
-// pickler streams a pickle to a file. To write a list, call openList, beginItem before each item,
-// and closeList. To write a dict, call openDict, writeKey before each value, and closeDict.
+// pickler streams a pickle to a file. To write a list, call openList, beginListItem before each
+// item, and closeList. To write a dict, call openDict, writeKey before each value, and closeDict.
 type pickler struct {
 	w            *bufio.Writer     // keeps its first error
 	batchLengths []int             // items since the last opMark, for each open list
@@ -61,10 +61,10 @@ func (p *pickler) closeList() {
 	p.batchLengths = p.batchLengths[:len(p.batchLengths)-1]
 }
 
-// maxBatchItems is Python's limit for one opAppends. PyTorch's memory_viz page needs such a limit.
+// maxBatchItems limits one opAppends, as in Python. PyTorch's memory_viz page needs this limit.
 const maxBatchItems = 1000
 
-func (p *pickler) beginItem() {
+func (p *pickler) beginListItem() {
 	innermost := len(p.batchLengths) - 1
 	isBatchFull := p.batchLengths[innermost] == maxBatchItems
 	if isBatchFull {
@@ -83,7 +83,7 @@ func (p *pickler) writeKey(name string) { p.writeText(name) }
 // maxMemoStrings limits the memory for memoNumbers.
 const maxMemoStrings = 1 << 16
 
-// writeText writes a new string, or the number of a string in the memo.
+// writeText writes a string or, if the memo contains it, its number.
 func (p *pickler) writeText(s string) {
 	s = strings.ToValidUTF8(s, "?")
 	if number, isInMemo := p.memoNumbers[s]; isInMemo {
@@ -154,7 +154,7 @@ func (p *pickler) writeFrames(f frame) {
 	p.writeKey("frames")
 	p.openList()
 	if f != (frame{}) {
-		p.beginItem()
+		p.beginListItem()
 		p.openDict()
 		p.writeTextItem("name", f.name)
 		p.writeTextItem("filename", f.file)

@@ -56,10 +56,10 @@ func (s *snapshotWriter) write(log *trace.Log) error {
 	return s.finish()
 }
 
-// writeDevices writes a list of devices. It contains only device 0, a list of events.
+// writeDevices writes a list of devices. Its only item lists the events of device 0.
 func (s *snapshotWriter) writeDevices(log *trace.Log) {
 	s.openList()
-	s.beginItem()
+	s.beginListItem()
 	s.openList()
 	for i := range log.Records {
 		s.writeRecord(&log.Records[i])
@@ -122,7 +122,7 @@ func (s *snapshotWriter) writeEvent(
 	action string, p *poolState, address, size int64, r *trace.Record,
 ) {
 	s.eventCount++
-	s.beginItem()
+	s.beginListItem()
 	s.openDict()
 	s.writeTextItem("action", action)
 	s.writeIntegerItem("addr", address)
@@ -161,7 +161,7 @@ func (s *snapshotWriter) writeSegment(p *poolState, seg *segment) {
 		requestedBytes += b.requestedSize
 	}
 
-	s.beginItem()
+	s.beginListItem()
 	s.openDict()
 	s.writeIntegerItem("device", 0)
 	s.writeIntegerItem("address", seg.address)
@@ -209,7 +209,7 @@ func (s *snapshotWriter) writeInactiveBlock(address, size int64) {
 }
 
 func (s *snapshotWriter) writeBlock(address int64, b block, state string, f frame) {
-	s.beginItem()
+	s.beginListItem()
 	s.openDict()
 	s.writeIntegerItem("address", address)
 	s.writeIntegerItem("size", b.size)
