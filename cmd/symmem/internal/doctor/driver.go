@@ -27,24 +27,24 @@ type Driver struct {
 // InspectDriver loads libcuda and describes the driver and the GPUs. It creates no CUDA context.
 func InspectDriver() (Driver, []GPU) {
 	d := Driver{Version: kernelModuleVersion()}
-	library, err := cuda.Load()
+	driver, err := cuda.Load()
 	if err != nil {
 		d.setError(err)
 		return d, nil
 	}
 
-	d.Path = library.Path()
+	d.Path = driver.Path()
 	if d.Version == "" {
 		d.Version = nvmlDriverVersion()
 	}
 
-	d.CUDAVersion, err = library.Version()
+	d.CUDAVersion, err = driver.Version()
 	if err != nil {
 		d.setError(err)
 	}
 
 	d.IMEXChannels = countIMEXChannels()
-	gpus, err := inspectGPUs(library)
+	gpus, err := inspectGPUs(driver)
 	if err != nil {
 		d.setError(err)
 	}

@@ -24,13 +24,11 @@ import (
 
 // Host describes the machine's operating system, processors and memory.
 type Host struct {
-	Kernel      string `json:"kernel"` // version of Linux
-	Cores       int    `json:"cores"`  // number of processors that this process may use
-	MemoryBytes int64  `json:"memory"` // size of main memory and swap space together
-	// HugePages is the number of huge pages (of 2 MiB) that the administrator has reserved.
-	// FreeHugePages is the number of those that are free.
-	HugePages     int `json:"huge_pages"`
-	FreeHugePages int `json:"huge_pages_free"`
+	Kernel        string `json:"kernel"`          // version of Linux
+	Cores         int    `json:"cores"`           // number of processors that this process may use
+	MemoryBytes   int64  `json:"memory"`          // size of main memory and swap space together
+	HugePages     int    `json:"huge_pages"`      // number of reserved huge pages, of 2 MiB
+	FreeHugePages int    `json:"huge_pages_free"` // number of reserved huge pages that are free
 	// SharedMemoryPolicy states whether shared memory gets huge pages without a reservation, as in
 	// /sys/kernel/mm/transparent_hugepage/shmem_enabled.
 	SharedMemoryPolicy string `json:"shmem_enabled,omitempty"`
@@ -94,14 +92,18 @@ func tryMemfd() error {
 
 const wakeCommand = 1 // FUTEX_WAKE in linux/futex.h
 
-// tryFutex wakes the threads that sleep on a new futex. There are none.
+// tryFutex wakes the sleeping threads of a new futex, which has none.
 func tryFutex() error {
 	word := new(uint32)
 	const maxThreads = 1
 	_, _, errno := syscall.Syscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(word)), wakeCommand,
 		maxThreads, 0, 0, 0) // FUTEX_WAKE ignores the last three arguments
 	runtime.KeepAlive(word)
-	return errnoError(errno)
+	if errno != 0 {
+		return errno
+	}
+
+	return nil
 }
 
 // membarrierCallNumbers holds the number of the system call membarrier(2) for each value of GOARCH.
@@ -132,15 +134,6 @@ func tryMembarrier() error {
 	}
 
 	return nil
-}
-
-// errnoError returns errno as an error, or nil if the system call has succeeded.
-func errnoError(errno syscall.Errno) error {
-	if errno == 0 {
-		return nil
-	}
-
-	return errno
 }
 
 // tryPidfd opens a pidfd of this process.
@@ -179,8 +172,7 @@ func judgeHost(f *Facts, s *Section) {
 			"mappings, but worlds with many ranks and segments need more", h.MaxMappings)
 	}
 
-	isHostBackend := !f.usesNCCL() // it uses main memory, and its collectives run on processors
-	if isHostBackend {
+	if !f.usesNCCL() { // the host backend uses main memory and processors
 		h.judgeHugePages(s)
 		h.judgeProcessors(f, s)
 	}
@@ -236,7 +228,7 @@ func (h *Host) judgeHugePages(s *Section) {
 	case policy.IsTransparent():
 		s.addOK("huge pages: shared memory gets them automatically (shmem_enabled is %s)",
 			h.SharedMemoryPolicy)
-	default: // has advice, but is no reason to warn
+	default: // huge pages are optional
 		s.add(OK, "as root, run sysctl -w vm.nr_hugepages=N with one page for each 2 MiB of segments, "+
 			"or echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "huge pages: none; "+
 			"the first access to segments causes 512 times as many page faults")

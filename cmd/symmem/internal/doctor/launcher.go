@@ -8,7 +8,7 @@ import (
 // Launcher describes the rank of this process in the world (the set of all ranks), according to the
 // environment variables of a launcher such as torchrun.
 type Launcher struct {
-	Source    string `json:"source"` // such as "torchrun", or "one process" without a launcher
+	Source    string `json:"source"` // such as "torchrun"; without a launcher, "one process"
 	Rank      int    `json:"rank"`
 	Size      int    `json:"size"`              // number of ranks in the world
 	LocalRank int    `json:"local_rank"`        // rank within this machine

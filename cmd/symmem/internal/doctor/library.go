@@ -152,7 +152,7 @@ func judgeSharing(f *Facts, s *Section) {
 	}
 }
 
-// canShareGPUs requires that the user has set SharingVariable.
+// canShareGPUs reports whether sharing is enabled and possible.
 func (f *Facts) canShareGPUs() bool {
 	isAllowed := slices.ContainsFunc(f.Variables, func(v Variable) bool {
 		return v.Name == SharingVariable && v.Value == "1"

@@ -33,11 +33,9 @@ func limit(resource int) int64 {
 	return int64(l.Cur)
 }
 
-// Lower limits than these cause a warning.
+// Lower limits cause a warning.
 const (
-	// minAddressSpace is enough for a pool, which reserves up to 1 TiB of addresses, and for NCCL's
-	// windows, which need the same number of addresses.
-	minAddressSpace = int64(2) << 40
+	minAddressSpace = int64(2) << 40  // 1 TiB for a pool, and as much for NCCL's windows
 	minLockedMemory = int64(64) << 20 // RDMA network cards need more
 	minOpenFiles    = 1024            // each segment of each peer needs a descriptor
 )

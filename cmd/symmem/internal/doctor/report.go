@@ -44,7 +44,7 @@ type Report struct {
 	Backend  string    `json:"backend"`  // the backend that symmem.Open chooses
 	Ranks    int       `json:"ranks"`    // number of ranks in the trial, or 0 without a trial
 	Sections []Section `json:"sections"` // sections without findings are omitted
-	Facts    Facts     `json:"facts"`    // judged by Examine
+	Facts    Facts     `json:"facts"`    // argument of Examine
 }
 
 // Facts describes a machine.
@@ -84,10 +84,10 @@ func Examine(f *Facts) *Report {
 		r.Ranks = f.Trial.Ranks
 	}
 
-	for _, part := range []struct {
-		name  string
-		isGPU bool // skipped if the host backend is requested
-		judge func(*Facts, *Section)
+	for _, subject := range []struct {
+		name     string
+		needsGPU bool // skipped if the host backend is requested
+		judge    func(*Facts, *Section)
 	}{
 		{"driver", true, judgeDriver},
 		{"GPUs", true, judgeGPUs},
@@ -101,12 +101,12 @@ func Examine(f *Facts) *Report {
 		{"tuning", false, judgeTuning},
 		{"trial", false, judgeTrial},
 	} {
-		if part.isGPU && f.RequestedBackend == "host" {
+		if subject.needsGPU && f.RequestedBackend == "host" {
 			continue
 		}
 
-		s := Section{Name: part.name, Level: OK, Findings: []Finding{}}
-		part.judge(f, &s)
+		s := Section{Name: subject.name, Level: OK, Findings: []Finding{}}
+		subject.judge(f, &s)
 		if len(s.Findings) > 0 {
 			r.Sections = append(r.Sections, s)
 			r.Verdict = worseLevel(r.Verdict, s.Level)

@@ -23,7 +23,7 @@ type Tuning struct {
 }
 
 // ReadTuning returns the tuning table that symmem.Open would use. If file is missing and not
-// required, this is a built-in table, or nil if the backend needs a device but device is empty.
+// required, the table is built in. It is nil if device is empty, except for the host backend.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	if err == nil {
