@@ -42,7 +42,7 @@ func (p *Page) AddStack(frames []int32) int32 {
 type Rank struct {
 	Rank   int      `json:"rank"`   // number in the job
 	File   string   `json:"file"`   // name of the source
-	Format string   `json:"format"` // kind of the source
+	Format string   `json:"format"` // such as "trace of symmem"
 	Events int      `json:"events"`
 	Notes  []string `json:"notes"` // about the source
 }
@@ -157,8 +157,8 @@ type Event struct {
 // describes the encoding.
 type Track struct {
 	Rank int // index in Page.Ranks
-	// First is the number of the track's first request. It is negative if other tracks begin later:
-	// request 0 is the first that all tracks contain.
+	// First is the number of the track's first request. Request 0 is the first that all tracks
+	// contain, so First can be negative.
 	First    int
 	Segments []Segment
 

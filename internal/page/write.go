@@ -149,7 +149,7 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes the HTML before the data. writeBottom returns any error.
+// writeTop writes the HTML before the data. writeBottom returns the error.
 func writeTop(b *bufio.Writer, title, plainText string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
