@@ -76,8 +76,8 @@ const (
 // clockSamples holds the times of a rank's calls, in nanoseconds since 1970.
 type clockSamples map[callKey]int64
 
-// series counts the calls for one value. About one call in stride is sampled.
-type series struct {
+// sampler counts the calls for one value, and samples about one call in stride.
+type sampler struct {
 	count  uint64
 	stride uint64 // a power of two that grows with count
 }
@@ -94,7 +94,7 @@ const maxSamples = 4096 // approximate limit for one value
 
 func sampleClock(log *trace.Log, by numbering) clockSamples {
 	samples := clockSamples{}
-	seriesByValue := map[valueKey]*series{}
+	samplers := map[valueKey]*sampler{}
 	for i := range log.Records {
 		r := &log.Records[i]
 		if !isValueKind(r.Kind) {
@@ -102,27 +102,27 @@ func sampleClock(log *trace.Log, by numbering) clockSamples {
 		}
 
 		value := valueKey{group: r.Group, name: r.Name}
-		calls := seriesByValue[value]
-		if calls == nil {
-			calls = &series{stride: 1}
-			seriesByValue[value] = calls
+		s := samplers[value]
+		if s == nil {
+			s = &sampler{stride: 1}
+			samplers[value] = s
 		}
 
 		number := r.Number
 		if by == byCount {
-			number = calls.count
+			number = s.count
 		}
 
-		calls.count++
-		if !isSampled(number, calls.stride) {
+		s.count++
+		if !isSampled(number, s.stride) {
 			continue
 		}
 
 		samples[callKey{value: value, number: number}] = r.Time.UnixNano()
-		approximateSamples := calls.count / calls.stride
+		approximateSamples := s.count / s.stride
 		if approximateSamples > maxSamples {
-			calls.stride *= 2
-			samples.thin(value, calls.stride)
+			s.stride *= 2
+			samples.thin(value, s.stride)
 		}
 	}
 

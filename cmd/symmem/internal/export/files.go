@@ -43,11 +43,7 @@ func writeFiles(
 
 // prepareFolder creates the folder if necessary, and checks its content.
 func prepareFolder(t *Traces, folder, prefix string) error {
-	entries, err := os.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = os.MkdirAll(folder, 0o700)
-	}
-
+	entries, err := readOrCreateFolder(folder)
 	if err != nil {
 		return fmt.Errorf("preparing the folder of the exported files: %w", err)
 	}
@@ -57,6 +53,15 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 	}
 
 	return checkOnlyOutputs(t, folder, prefix, entries)
+}
+
+func readOrCreateFolder(folder string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, os.MkdirAll(folder, 0o700)
+	}
+
+	return entries, err
 }
 
 // checkNoInputIsOutput returns an error if a rank's output would overwrite its trace.
@@ -97,11 +102,7 @@ func checkOnlyOutputs(t *Traces, folder, prefix string, entries []fs.DirEntry) e
 // WriteRedacted writes copies of the traces to a folder, without call sites, file paths and stacks.
 // The folder must be empty or must not exist.
 func WriteRedacted(folder string, t *Traces) error {
-	entries, err := os.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = os.MkdirAll(folder, 0o700)
-	}
-
+	entries, err := readOrCreateFolder(folder)
 	if err != nil {
 		return fmt.Errorf("creating the folder of the redacted traces: %w", err)
 	}
