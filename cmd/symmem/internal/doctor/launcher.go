@@ -75,7 +75,7 @@ func (l *Launcher) judgeWorld(s *Section) {
 func (f *Facts) judgeRankCount(s *Section) {
 	ranks := f.Launcher.LocalSize
 	gpus := len(f.GPUs)
-	if gpus <= 1 { // each rank may see only its own GPU
+	if gpus <= 1 { // other ranks may see other GPUs
 		return
 	}
 

@@ -26,7 +26,9 @@ func InspectLimits() Limits {
 // limit returns the soft limit of a resource, or -1 if it is unlimited or unknown.
 func limit(resource int) int64 {
 	var l syscall.Rlimit
-	if err := syscall.Getrlimit(resource, &l); err != nil || l.Cur > 1<<62 {
+	err := syscall.Getrlimit(resource, &l)
+	isUnlimited := l.Cur > 1<<62 // such as RLIM_INFINITY
+	if err != nil || isUnlimited {
 		return -1
 	}
 

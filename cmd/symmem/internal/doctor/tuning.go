@@ -115,7 +115,7 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 }
 
-// describePathWithoutRule requires that RuleCount is 0. A rule for any number of ranks can exist.
+// describePathWithoutRule requires RuleCount 0. A direct rule may cover any number of ranks.
 func (t *Tuning) describePathWithoutRule() string {
 	if t.HasDirectRule {
 		return "calls that cannot take the direct path take the plain path"
