@@ -46,8 +46,8 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// addLineLocked moves the first line of b to batch or, if it is incomplete, to pending. It returns
-// the rest of b.
+// addLineLocked moves the first line of b to batch or, if incomplete, to pending. It returns the
+// rest of b. It writes a line that is longer than maxPending.
 func (l *lineWriter) addLineLocked(b []byte) (rest []byte) {
 	text, rest, isComplete := bytes.Cut(b, []byte{'\n'})
 	freeBytes := maxPending - len(l.pending)
@@ -113,9 +113,9 @@ func (l *lineWriter) writePendingLocked() {
 // addTextLocked adds a part of the current line to batch. It inserts the prefix at the start of the
 // line and after each carriage return.
 func (l *lineWriter) addTextLocked(text []byte) {
-	isLineStart := l.sink.lineOwner != l
+	isPartWritten := l.sink.lineOwner == l
 	startsWithReturn := bytes.HasPrefix(text, []byte{'\r'})
-	if isLineStart && !startsWithReturn {
+	if !isPartWritten && !startsWithReturn {
 		l.batch = append(l.batch, l.prefix...)
 	}
 
@@ -144,8 +144,8 @@ func (l *lineWriter) writeBatchLocked() {
 func (l *lineWriter) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
-	ownsLine := l.sink.lineOwner == l
-	if len(l.pending) > 0 || ownsLine {
+	isPartWritten := l.sink.lineOwner == l
+	if len(l.pending) > 0 || isPartWritten {
 		l.endLineLocked()
 		l.writeBatchLocked()
 	}

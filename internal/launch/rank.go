@@ -117,7 +117,7 @@ type Exit struct {
 	// Code is the exit code or, as in shells, 128 + Signal.
 	Code      int            `json:"code"`
 	Signal    syscall.Signal `json:"signal,omitempty"` // signal that killed the rank, or 0
-	exitIndex int            // position in the order in which the ranks exited
+	exitIndex int            // position in the order of exits
 }
 
 func newExit(number int, state *os.ProcessState, exitIndex int) Exit {

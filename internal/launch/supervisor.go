@@ -99,15 +99,14 @@ func (s *supervisor) startGracePeriod() order {
 	return order{wait: min(s.gracePeriod, announceDelay)}
 }
 
-// announceSIGTERM returns an order with a message, and a wait until the end of the grace period.
 func (s *supervisor) announceSIGTERM() order {
 	s.phase = phaseAnnounced
-	restOfGracePeriod := s.gracePeriod - announceDelay
+	timeToSIGTERM := s.gracePeriod - announceDelay
 	timeToSIGKILL := max(s.termWait, 0)
 	message := fmt.Sprintf(
 		"%v; other ranks are still running: they get SIGTERM in %v and SIGKILL %v later",
-		s.exits[s.firstFailed], restOfGracePeriod, timeToSIGKILL)
-	return order{wait: restOfGracePeriod, message: message}
+		s.exits[s.firstFailed], timeToSIGTERM, timeToSIGKILL)
+	return order{wait: timeToSIGTERM, message: message}
 }
 
 // handleTimeout starts the next phase after the wait of an order.
