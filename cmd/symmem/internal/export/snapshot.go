@@ -14,7 +14,7 @@ import (
 // events in all snapshots. PyTorch's memory_viz page shows snapshots, which are Python pickles.
 //
 // A pool that a group shares appears as a MemPool. All other pools appear as the default pool.
-// Traces contain no addresses, so the addresses are invented.
+// The addresses are invented, because traces contain none.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, log *trace.Log) error {
 		s := snapshotWriter{
