@@ -164,7 +164,7 @@ type Track struct {
 
 	count    int
 	columns  [columnCount][]byte
-	previous [columnCount]int64 // last values passed to addDifference
+	previous [columnCount]int64 // last values encoded by addDifference
 }
 
 // column is an index of Track.columns.
@@ -192,7 +192,7 @@ var columnNames = [columnCount]string{
 // Len returns the number of events.
 func (t *Track) Len() int { return t.count }
 
-// Add appends an event. Columns hold no negative values, so Add adds 1 to fields that can be -1.
+// Add appends an event. Encoded fields cannot be negative, so it adds 1 to fields that can be -1.
 func (t *Track) Add(e *Event) {
 	block := int64(e.Block)
 	if e.Kind != Call {
