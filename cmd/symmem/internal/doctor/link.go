@@ -14,7 +14,7 @@ import (
 type Links struct {
 	// ActiveNVLinks contains the number of active NVLinks of each GPU. It is nil if unknown.
 	ActiveNVLinks []int `json:"nvlinks_up"`
-	// Pairs contains both orders, such as 0 to 1 and 1 to 0, of GPUs that the driver can open.
+	// Pairs contains all pairs, in both orders, of GPUs that the driver can open.
 	Pairs []Pair `json:"pairs"`
 	// NVMLError is an error of NVML, NVIDIA's management library, or empty.
 	NVMLError string `json:"nvml_error,omitempty"`
