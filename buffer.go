@@ -33,7 +33,7 @@ func (b Buffer) Offset() int64 {
 	return offset
 }
 
-// segmentAndOffset returns -1 and 0 for the zero Buffer, and after Free.
+// segmentAndOffset returns -1 and 0 for the zero Buffer or a freed buffer.
 func (b Buffer) segmentAndOffset() (segment int, offset int64) {
 	if b.memory.pool == nil {
 		return -1, 0
@@ -117,7 +117,7 @@ func (p *Pool) freeLaterAndUnlock(block alloc.Block, state alloc.State) error {
 	return recordErr
 }
 
-// countFree must be called with p.mu held, so that it needs no atomic increment.
+// countFree needs no atomic increment, because the caller holds p.mu.
 func countFree(p *Pool) { spin.Publish64(&p.frees, p.frees.Load()+1) }
 
 // freeAfterClose frees a buffer of a closed pool, and unmaps the buffer's segment if no other

@@ -12,7 +12,7 @@ import (
 // the work is queued. Pool.Close and Pool.Suspend close the gate and wait until it is empty before
 // they unmap memory.
 
-// poolUse contains the passes for one or two gates.
+// poolUse is the result of entering one or two gates, for leave.
 type poolUse struct{ first, second spin.Pass }
 
 // enterPools begins a call that uses memory of a and b. Either may be nil, and both may be the same
@@ -21,7 +21,7 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 	goroutine := spin.Self()
 	var notEntered spin.Pass
 	if a != nil {
-		use.first = a.calls.EnterAs(goroutine) // fast, but only for the gate's main goroutine
+		use.first = a.calls.EnterAs(goroutine) // fast, but only for the goroutine that owns the gate
 		if use.first == notEntered {
 			use.first, err = enterSlowly(a)
 			if err != nil {
@@ -67,7 +67,7 @@ func (u poolUse) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-// errPoolChanging is returned if the gate was closed, but the pool is open again.
+// errPoolChanging is for a call that found the gate closed, if the pool is open again.
 var errPoolChanging = &refusalError{
 	text: "the pool was suspended or being closed when the call began: try again", kind: ErrBusy,
 }

@@ -15,10 +15,10 @@ import (
 // decide on a DivergenceError that has a side for each call, and lists rank 3 as absent. When rank
 // 3 arrives, it adopts the error, and adds a side for its own call to its copy.
 
-// divergedCause returns a better error than cause, if there is one, after a report of kindDiverged.
+// divergedCause is selectCause after a report of kindDiverged.
 func (inq *inquiry) divergedCause(cause error, all *reports) error {
-	areAllInCalls := !all.callUnknown && len(all.missingRanks) == 0
-	err := inq.explainDivergence(cause, areAllInCalls, all.suspect)
+	areCallsKnown := !all.callUnknown && len(all.missingRanks) == 0
+	err := inq.explainDivergence(cause, areCallsKnown, all.suspect)
 	foundDifference := !errors.Is(err, cause)
 	if foundDifference {
 		return all.addAdvice(all.preferComplete(err))
@@ -48,15 +48,14 @@ func (inq *inquiry) divergedCause(cause error, all *reports) error {
 }
 
 // explainDivergence compares the histories of the pools and the current collective across ranks. If
-// areAllInCalls is true, it also compares the ranks' calls. It returns the first difference as a
-// DivergenceError. If there is none, it returns cause.
-func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool bool) error {
+// areCallsKnown is true, it also compares the ranks' calls. It returns the first difference as a
+// DivergenceError. If it finds none, it returns an error that wraps cause.
+func (inq *inquiry) explainDivergence(cause error, areCallsKnown, hasSuspectPool bool) error {
 	comparisons := []agreement.Config{
 		inq.callComparison(cause),
-		// The ranks wait for each other, so an event that only some have recorded is a difference.
-		{Mode: agreement.ModeExact},
+		{Mode: agreement.ModeExact}, // also finds events that only some ranks have recorded
 	}
-	if areAllInCalls {
+	if areCallsKnown {
 		comparisons = append(comparisons,
 			agreement.Config{Mode: agreement.ModeExact, Tag: inq.describeCall(cause)})
 	}
@@ -69,8 +68,7 @@ func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool
 
 		config.Ledgers = ledgers
 		outcome, err := inq.comparison.run(context.Background(), inq.exchangeReports, config)
-		if err != nil && config.CallDiffers {
-			// The other ranks do not answer, but cause contains the difference.
+		if err != nil && config.CallDiffers { // cause shows the difference without the other ranks
 			outcome, err = inq.comparison.run(context.Background(), inq.exchangeAlone, config)
 		}
 
@@ -86,13 +84,12 @@ func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool
 	return cause
 }
 
-// callComparison configures a comparison of the pool histories and, if cause is a MismatchError, of
-// the call.
+// callComparison configures a comparison of the events that all ranks have recorded and, if cause
+// is a MismatchError, of the call.
 func (inq *inquiry) callComparison(cause error) agreement.Config {
 	call := inq.calls.mismatchedCall(cause)
-	hasMismatch := call != nil
 	return agreement.Config{
-		Mode: agreement.ModePrefix, Call: call, CallDiffers: hasMismatch,
+		Mode: agreement.ModePrefix, Call: call, CallDiffers: call != nil,
 		Site: inq.calls.latestSite(),
 	}
 }
@@ -103,8 +100,8 @@ func (inq *inquiry) describeCall(cause error) string {
 	return text[:min(len(text), agreement.MaxTag)]
 }
 
-// comparableHistories returns the histories to compare. It returns none if a pool is suspect
-// because histories may then differ in a correct program.
+// comparableHistories returns the histories to compare. If a pool is suspect, it returns none: the
+// histories may then differ in a correct program.
 func (inq *inquiry) comparableHistories(
 	mode agreement.Mode, hasSuspectPool bool,
 ) ([]agreement.Ledger, error) {

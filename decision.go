@@ -46,8 +46,8 @@ func encodeCause(cause error) []byte {
 	return encoded
 }
 
-// decodeCause decodes the group's decision. If the decision is invalid or reports the same mismatch
-// as ownCause, it returns ownCause, which contains this rank's call.
+// decodeCause decodes the group's decision. If the decision is invalid, it returns ownCause. It
+// also does so for the same mismatch, because ownCause contains this rank's call.
 func decodeCause(ownCause error, encoded []byte) error {
 	var d decision
 	decodeErr := json.Unmarshal(encoded, &d)
@@ -70,17 +70,13 @@ func decodeCause(ownCause error, encoded []byte) error {
 func isMismatchOfSameCall(ownCause error, decided *driver.MismatchError) bool {
 	var own *driver.MismatchError
 	areMismatches := decided != nil && errors.As(ownCause, &own)
-	if !areMismatches {
-		return false
-	}
-
-	return own.Number == decided.Number && own.Launch == decided.Launch
+	return areMismatches && own.Number == decided.Number && own.Launch == decided.Launch
 }
 
 const reportCheckInterval = 20 * time.Millisecond
 
-// awaitDecision waits for a decision by the missing ranks, because one of them may know the cause.
-// It updates which of them are lost or have left.
+// awaitDecision waits for a decision if ranks have sent no report, because one of them may know the
+// cause. It updates lostRanks, leftRanks and waited.
 func (inq *inquiry) awaitDecision(all *reports, begin time.Time) {
 	for {
 		lost, left := inq.comm.Departed() // ranks that have crashed, and ranks that have left the group
@@ -89,12 +85,8 @@ func (inq *inquiry) awaitDecision(all *reports, begin time.Time) {
 		all.waited = time.Since(begin).Round(time.Millisecond)
 		hasLost := len(all.lostRanks) > 0
 		haveAllLeft := len(all.leftRanks) == len(all.missingRanks)
-		isLate := all.waited >= inq.limit.Get()*3/4 // keeps a quarter of the limit for decide
-		if all.hasCause() || hasLost || haveAllLeft || isLate {
-			return
-		}
-
-		if inq.isDecided() {
+		isLate := all.waited >= inq.limit.Get()*3/4 // leaves time for decide
+		if all.hasCause() || hasLost || haveAllLeft || isLate || inq.isDecided() {
 			return
 		}
 

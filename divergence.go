@@ -10,7 +10,7 @@ import (
 // DivergenceKind names what differs between ranks.
 type DivergenceKind string
 
-// The kinds of divergence. Only after a DivergedValue does the group remain usable.
+// The kinds of divergence. The group remains usable only after a DivergedValue.
 const (
 	DivergedOperation  DivergenceKind = "operation"  // different calls, such as Check and Split
 	DivergedPools      DivergenceKind = "pools"      // different pools were created or closed
@@ -20,9 +20,9 @@ const (
 	DivergedValue      DivergenceKind = "value"      // different values, for example in Group.Agree
 )
 
-// DivergenceError reports ranks that behave differently where all must agree. For example, if ranks
-// 0 and 1 allocate 1 MiB from a shared pool where rank 2 allocates 2 MiB, the error has one side
-// for ranks 0 and 1 and one for rank 2, and Deviant lists rank 2.
+// DivergenceError reports that ranks differ in what must be the same. For example, if ranks 0 and 1
+// allocate 1 MiB from a shared pool where rank 2 allocates 2 MiB, the error has one side for ranks
+// 0 and 1 and one for rank 2, and Deviant lists rank 2.
 //
 // All ranks of the group return the same error, except that a rank in Absent adds its own side. All
 // rank numbers are world ranks. The error can be encoded as JSON.
@@ -35,15 +35,15 @@ type DivergenceError struct {
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
 	// Position is the index of the first event that differs in the pool's history, for
-	// DivergedPlacement. If Last is not 0, a rank has discarded old events, and the index lies
-	// somewhere from Position to Last.
+	// DivergedPlacement. If Last is not 0, the exact index is unknown, because a rank has discarded
+	// old events. It lies from Position to Last.
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
-	// Sides lists up to 16 distinct observations. Others lists the ranks with none of these.
+	// Sides lists up to 16 distinct observations. Others lists the ranks with further ones.
 	Sides  []Side `json:"sides"`
 	Others []int  `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority of ranks not in Absent. It is empty if
-	// there is no majority.
+	// Deviant lists the ranks that differ from the majority, or is empty if there is none. Ranks in
+	// Absent do not count.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part in the comparison.
 	Absent []int `json:"absent,omitempty"`
@@ -57,8 +57,8 @@ type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes the observation: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the file:line of the call, or "" if unknown. Except for DivergedValue, it requires
-	// Options.CallSites.
+	// Site is the file:line of the call, or "" if unknown. It is known for a DivergedValue and, with
+	// Options.CallSites, for other kinds.
 	Site string `json:"site"`
 	// Before describes up to ten earlier values, latest first, for DivergedValue.
 	Before []string `json:"before,omitempty"`
@@ -113,8 +113,8 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 	return d
 }
 
-// worldRanks returns the sorted world ranks of groupRanks. members maps group ranks to world ranks,
-// and is nil if they are equal.
+// worldRanks returns the sorted world ranks of groupRanks. members maps group ranks to world ranks.
+// If it is nil, they are equal.
 func worldRanks(groupRanks, members []int) []int {
 	ranks := make([]int, 0, len(groupRanks)) // not nil: JSON needs [] instead of null
 	for _, groupRank := range groupRanks {

@@ -71,8 +71,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError converts an alloc.OutOfMemoryError and adds deviceErr, which may be nil. If
-// err has another type, it joins the two.
+// newOutOfMemoryError converts an alloc.OutOfMemoryError and adds deviceErr, which may be nil. It
+// joins an err of another type with deviceErr.
 func newOutOfMemoryError(err, deviceErr error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {
@@ -101,8 +101,8 @@ type (
 	// DeadlockError reports ranks that have left the group or wait for each other in different calls.
 	// See [driver.DeadlockError].
 	DeadlockError = driver.DeadlockError
-	// MismatchError reports a collective or message whose arguments differ between ranks. A comparison
-	// before the call is queued reports a DivergenceError instead. See [driver.MismatchError].
+	// MismatchError reports a collective or message whose arguments differ between ranks. If this is
+	// found before the call is queued, it is a DivergenceError. See [driver.MismatchError].
 	MismatchError = driver.MismatchError
 	// PeerError reports that other ranks failed first. See [driver.PeerError].
 	PeerError = driver.PeerError

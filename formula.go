@@ -57,7 +57,7 @@ func ParseFormula(name string) (Formula, error) {
 
 	f, err := driver.ParseFormula(name)
 	if err != nil {
-		return 0, invalid("%v, default, 0, 1", err) // extends the list of names at the end of err
+		return 0, invalid("%v, default, 0, 1", err) // err ends with a list of names
 	}
 
 	return FormulaAny + Formula(f), nil // the reverse of toDriver
@@ -81,8 +81,7 @@ func checkFormula(f Formula, comm driver.Communicator, ranks int) error {
 	offer := comm.Offer(sum)
 	plainErr := offer.Refusal(driver.PathPlain)
 	directErr := offer.Refusal(driver.PathDirect)
-	hasPath := plainErr == nil || directErr == nil
-	if hasPath {
+	if plainErr == nil || directErr == nil {
 		return nil
 	}
 

@@ -65,8 +65,8 @@ func (s *Stream) beginCapture() error {
 	return nil
 }
 
-// recordEvent returns an event that completes after the queued work. During a capture, it completes
-// after the work queued before the capture.
+// recordEvent returns an event that completes after the queued work or, during a capture, after the
+// work that was queued before the capture.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -87,7 +87,7 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture ends the capture, even if it returns an error, and returns the recorded graph.
+// EndCapture ends the capture and returns the recorded graph. An error also ends the capture.
 func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
@@ -116,8 +116,8 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
 	work, err := s.queue.EndCapture()
-	hadBegun := s.capturing.Load()
-	if !hadBegun {
+	wasCapturing := s.capturing.Load()
+	if !wasCapturing {
 		return work, err
 	}
 
@@ -130,8 +130,8 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	return work, err
 }
 
-// pin keeps the block of m allocated until the graph is closed. It does nothing if the stream is
-// not being captured.
+// pin keeps the block of m until the graph of the current capture is closed. Without a capture, it
+// returns false.
 func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()

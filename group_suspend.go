@@ -97,8 +97,7 @@ func (s *groupSuspender) prepareAllRanks(
 	return agreeOnRefusal(ctx, s.group, refusal)
 }
 
-// compareCalls waits until each rank has made a call. If a rank has made a different call, it
-// returns an error.
+// compareCalls waits until all ranks have made a call. If their calls differ, it returns an error.
 func (s *groupSuspender) compareCalls(ctx context.Context, call string) error {
 	return s.group.aligner.realignAndCompare(ctx, &sharedCall{tag: call})
 }
@@ -137,10 +136,11 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	return nil
 }
 
-// setState must be called with Group.mu held.
+// setState also makes prepared calls stale, because they do not check the state. The caller must
+// hold Group.mu.
 func (s *groupSuspender) setState(state int32) {
 	s.suspendState.Store(state)
-	s.group.windows.makePlansStale() // because prepared calls do not check the state
+	s.group.windows.makePlansStale()
 }
 
 // allocateAgain must be called with Group.mu held.
@@ -161,7 +161,12 @@ func (s *groupSuspender) allocateAgain(ctx context.Context) error {
 // refusal returns an ErrSuspended if the group is suspended and has not failed. Calls on a failed
 // group return the cause instead.
 func (s *groupSuspender) refusal() error {
-	if !s.Suspended() || s.hasFailed() {
+	if !s.Suspended() {
+		return nil
+	}
+
+	hasFailed := s.group.comm.Cause() != nil
+	if hasFailed {
 		return nil
 	}
 
@@ -169,10 +174,8 @@ func (s *groupSuspender) refusal() error {
 	return &refusalError{text: text, kind: ErrSuspended}
 }
 
-func (s *groupSuspender) hasFailed() bool { return s.group.comm.Cause() != nil }
-
-// checkNotSuspended returns an error if the group of any window is suspended. The pool can then not
-// be suspended or resumed.
+// checkNotSuspended returns an error if the group of any window is suspended. While it is, the pool
+// with the window cannot be suspended or resumed.
 func checkNotSuspended(windows []groupWindow) error {
 	i := slices.IndexFunc(windows, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {

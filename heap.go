@@ -28,8 +28,8 @@ type heap struct {
 	registrar *registrar // registers segments with groups
 }
 
-// alloc completes a Pool.alloc, which passes the results of core.Alloc in block, growth and
-// coreErr. site is the call site, for the history.
+// alloc makes room and repeats core.Alloc until it returns a block. block, growth and coreErr are
+// the results of the first core.Alloc. site is the call site, for the history.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, coreErr error, site uint32,
 ) (alloc.Block, error) {
@@ -52,7 +52,7 @@ func (h *heap) alloc(
 	}
 }
 
-// makeRoom gives a stream enough memory to repeat core.Alloc.
+// makeRoom gives a stream enough memory for the next core.Alloc.
 func (h *heap) makeRoom(
 	s *Stream, bytes int64, growth alloc.Growth, coreErr error, site uint32,
 ) error {
@@ -153,7 +153,8 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64) (hasTaken bool, err 
 	return h.core.Seize(bytes, s.number, canTakeFrom, awaitOnce)
 }
 
-// makeWait makes later work on s wait for the queued work of other. s does not fail with other.
+// makeWait makes later work on s wait for the queued work of other, which may fail without making s
+// fail.
 func makeWait(s, other *Stream) error {
 	workDone, err := other.recordEvent()
 	if errors.Is(err, ErrClosed) {
@@ -176,8 +177,8 @@ func sizeError(operation string, bytes int64, err error) error {
 }
 
 // reserve ensures that later allocations of a stream, of the given total size, need no new segment.
-// If the device has too little memory, it takes clean memory, for which the stream need not wait,
-// from other streams.
+// If the device has too little memory, it takes clean memory of other streams: free memory that no
+// queued work uses.
 func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	growth, err := h.core.Reserve(bytes, s.number)
 	if err != nil {

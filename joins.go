@@ -19,8 +19,7 @@ const MaxGroupID = 1024
 
 // Join creates a group from a list of world ranks in group order. All ranks in the list must call
 // Join with the same list and id. The id must have at most MaxGroupID bytes, and must not be used
-// again, even if Join fails. Ranks that belong to the same two groups must join them in the same
-// order.
+// again, even if Join fails. Ranks must join their common groups in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
 }
@@ -28,7 +27,7 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 // GroupOptions configures JoinWith.
 type GroupOptions struct {
 	// Timeout limits each wait for another rank, unless the wait has a deadline. 0 selects
-	// Options.Timeout. If the timeouts of ranks differ, the shortest makes the group fail first.
+	// Options.Timeout. If timeouts differ between ranks, the group fails after the shortest.
 	Timeout time.Duration
 }
 
@@ -80,29 +79,27 @@ func (rt *Runtime) JoinWith(
 		g, err = rt.connect(ctx, r)
 	}
 
-	mayBeRankLoss := err != nil && !cannotBeRankLoss(err)
-	if mayBeRankLoss {
-		// If ranks pass different lists, some wait for ranks that do not join, which seem to be lost.
+	if err == nil {
+		return g, nil
+	}
+
+	if !cannotBeRankLoss(err) {
+		// A rank that passes a different list may not join this group, and then seems to be lost.
 		difference := rt.rankLists.findDifference(fullID, ranks)
 		err = cmp.Or(difference, err)
 	}
 
-	if err != nil {
-		return nil, driver.GroupConfig{ID: fullID}.JoinError(err)
-	}
-
-	return g, nil
+	return nil, driver.GroupConfig{ID: fullID}.JoinError(err)
 }
 
-// Prefixes that keep the full ids of joined and split groups distinct from each other and from
-// "world".
+// Prefixes of full ids. Joined groups, split groups and "world" can then not have the same id.
 const (
 	joinedPrefix = " "
 	splitPrefix  = "/"
 )
 
-// connect creates a group by connecting its ranks, which r lists. If the process of one of these
-// ranks ends during the call, connect returns a RankLostError.
+// connect creates the group of r. If the process of one of its ranks ends during the call, connect
+// returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, endJoin, err := rt.registry.beginJoin(ctx)
 	if err != nil {
@@ -122,7 +119,7 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 	return g, err
 }
 
-// connectUnmonitored is connect without detecting that the process of a rank ends.
+// connectUnmonitored is connect without watching the processes of the ranks.
 func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, error) {
 	life := newLifetime()
 	config := driver.GroupConfig{
@@ -147,8 +144,8 @@ func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, er
 	return g, nil
 }
 
-// newGroup returns a group with a connected communicator. It connects the parts of the Group with
-// each other and with life.
+// newGroup returns a group with a connected communicator. It sets the references between the parts
+// of the Group and life.
 func newGroup(
 	rt *Runtime, config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
 ) *Group {
@@ -171,7 +168,7 @@ func newGroup(
 	g.router = &router{comm: comm, ranks: len(r.ranks)}
 	g.router.choice.Store(int32(rt.opts.Path))
 	g.calls.init(g)
-	g.group = g // the field of the embedded groupSuspender
+	g.groupSuspender.group = g
 	g.values = &values{
 		roster: r, rt: rt, comm: comm, life: life, state: state, events: g.events,
 	}
@@ -201,8 +198,8 @@ func (g *Group) prepareNewGroup(ctx context.Context) error {
 	return g.aligner.realignNewGroup(ctx, hasSuspectPools)
 }
 
-// closeFailed closes a group that could not be created because of err. If err is a fault of the
-// group, it is replaced by the cause on which the ranks agree.
+// closeFailed closes a group whose creation failed with err, and returns err. It replaces a fault
+// of the group by the cause on which the ranks agree.
 func closeFailed(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
@@ -226,7 +223,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 	}
 	table, err := tuningTableFor(rt.opts.Tuning, rt.device.Info(), len(g.ranks))
 	if err != nil {
-		own.TableError = err.Error() // compareSettings returns it on all ranks
+		own.TableError = err.Error()
 	} else {
 		digest := formatDigest(table)
 		own.Settings = append(own.Settings, setting{
@@ -254,7 +251,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 		hasSuspectPools = hasSuspectPools || byRank[i].Suspect
 	}
 
-	g.router.tuning = table // nil after a TableError, with which compareSettings fails
+	g.router.tuning = table // nil after a TableError, which compareSettings returns
 	g.router.shape = groupShape(byRank)
 	return hasSuspectPools, compareSettings(byRank, g.ranks)
 }

@@ -40,7 +40,7 @@ type liveView struct {
 	rt          *Runtime
 	openTime    time.Time
 	server      *live.Server // nil without Options.HTTP, or if open failed
-	countsCalls atomic.Bool  // whether calls are counted and timed; checked when they are prepared
+	countsCalls atomic.Bool  // whether calls prepared from now on are counted and timed
 	isReady     atomic.Bool  // set by start; until then, the pages are almost empty
 }
 
@@ -123,7 +123,7 @@ func (v *liveView) startCountingCalls() {
 	}
 
 	for _, g := range v.rt.registry.allGroups() {
-		g.windows.makePlansStale() // so that calls are prepared again, and then counted
+		g.windows.makePlansStale() // calls prepared again are counted
 	}
 }
 
@@ -145,7 +145,7 @@ type timerPair struct {
 	isRunTimed atomic.Bool      // false for messages, and if the backend cannot time work
 }
 
-// add makes every later use of a prepared call be counted and timed.
+// add attaches timers to a prepared call, for all its later uses.
 func (c *callTimers) add(call *collective, path driver.Path) {
 	bytes := call.described.Bytes
 	key := timerKey{

@@ -8,7 +8,7 @@ import (
 )
 
 // Memory is a byte range of a Buffer, of a Go slice or of another library's memory.
-type Memory struct { // four words still fit into registers
+type Memory struct { // four words, so that calls pass it in registers
 	pool   *Pool          // nil for memory that symmem does not own
 	handle alloc.Handle   // identifies the block; zero if pool is nil
 	start  unsafe.Pointer // first byte

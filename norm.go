@@ -14,8 +14,8 @@ import (
 // except the tensors must be equal on all ranks. Tensors must be contiguous and 16-byte aligned.
 //
 // Other ranks access Input and, in an AllReduceRMSNorm, Output. If these are registered with the
-// group, their positions must be the same on all ranks. On GPUs, tensors of more than about 7 MiB
-// must be registered.
+// group, their segments and offsets must be the same on all ranks. On GPUs, tensors of more than
+// about 7 MiB must be registered.
 type NormArgs struct {
 	// Type is the type of Input, Output, Residual and Weight: BFloat16 (the default) or Float16.
 	Type DataType
@@ -23,8 +23,8 @@ type NormArgs struct {
 	// ReduceScatterRMSNorm.
 	Input Memory
 	// Output has the shape [Rows, Hidden]. It may be this rank's rows of Input, but must not overlap
-	// Input in any other way. With Quant, Output is optional: without it, the call may overwrite this
-	// rank's rows of Input.
+	// Input in any other way. Except with QuantNone, Output is optional: without it, the call may
+	// overwrite this rank's rows of Input.
 	Output Memory
 	// Residual has the shape [Rows, Hidden]. In an AllReduceRMSNorm, it must have the same contents on
 	// all ranks. Weight has the shape [Hidden]. Neither may overlap another tensor.
@@ -36,15 +36,15 @@ type NormArgs struct {
 	Epsilon float32
 	// WeightBias, from -1 to 1, is added to each weight. Gemma models use 1.
 	WeightBias float32
-	// Quant selects the scales. With QuantNone, the call does not write Quantized.
+	// Quant selects how Quantized is scaled. With QuantNone, the call does not write Quantized.
 	Quant Quant
 	// Quantized has the shape [Rows, Hidden] and the type float8 (e4m3). It receives the elements of
 	// Output, each divided by its scale.
 	Quantized Memory
 	// Scales contains float32 values and is aligned to 4 bytes. For QuantStatic, every rank provides
 	// one value. For QuantPerRow and QuantPerGroup, the call writes the scale of group g of row r to
-	// index r*ScaleStrides[0] + g*ScaleStrides[1]. QuantPerRow has one group per row. If both strides
-	// are 0, the scales are contiguous, row by row.
+	// index r*ScaleStrides[0] + g*ScaleStrides[1]. A group has 128 elements or, for QuantPerRow, is
+	// the whole row. If both strides are 0, the scales are contiguous, row by row.
 	Scales       Memory
 	ScaleStrides [2]int64
 }
@@ -70,7 +70,7 @@ func (a *NormArgs) output(o Operation, rank int) (Memory, error) {
 	}
 
 	isScattered := o == driver.ReduceScatterRMSNorm
-	isInvalid := !a.Type.Valid() || a.Rows < 0 || a.Hidden < 0 // reported later
+	isInvalid := !a.Type.Valid() || a.Rows < 0 || a.Hidden < 0 // Group.run returns the error
 	if !isScattered || isInvalid {
 		return a.Input, nil
 	}
@@ -107,8 +107,8 @@ func (a *NormArgs) ScaleBytes() int64 {
 	return a.driverNorm().Spans()[scalesIndex].Bytes
 }
 
-// runNorm queues an AllReduceRMSNorm or a ReduceScatterRMSNorm, and waits for the result if wait is
-// set.
+// runNorm queues an AllReduceRMSNorm or a ReduceScatterRMSNorm and, if wait is true, waits for the
+// result.
 func runNorm(
 	ctx context.Context, g *Group, o Operation, a NormArgs, s *Stream, choice PathChoice, site uint32,
 	wait bool,
@@ -124,7 +124,7 @@ func runNorm(
 		operation: o, dataType: a.Type, reduceOp: Sum, send: a.Input, recv: recv,
 		count: a.Rows * a.Hidden, choice: choice, site: site, wait: wait,
 	}
-	slot := c.planSlot(a.Weight.Address()) // each layer of a model has its own Weight
+	slot := c.planSlot(a.Weight.Address()) // differs between the layers of a model
 	earlier := g.calls.plans[slot].Load()  // may be nil or a different call
 	c.norm = reuseNorm(earlier, &a)
 	return g.run(ctx, s, c)

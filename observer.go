@@ -9,8 +9,8 @@ import (
 )
 
 // Observer notifies a library, such as a profiler, when pools map segments and groups register
-// them. Each function runs on a new goroutine, while its caller waits and holds the pool's lock.
-// It must return quickly and must not call symmem. Panics are logged. Nil functions are skipped.
+// them. Each function runs on a new goroutine, while the pool waits for it and holds its lock. It
+// must return quickly and must not call symmem. Panics are logged. Nil functions are skipped.
 type Observer struct {
 	// SegmentAlloc is called after mapping a segment, and SegmentFree before unmapping it.
 	SegmentAlloc, SegmentFree func(SegmentEvent)
@@ -73,7 +73,7 @@ func (o *observers) setList(list []*Observer) {
 	o.list.Store(&list)
 }
 
-// notify calls the function that functionOf returns for each Observer, and waits for it.
+// notify calls one function of each Observer, as selected by functionOf, and waits for it.
 func notify[E any](rt *Runtime, functionOf func(*Observer) func(E), event E) {
 	list := rt.observers.list.Load()
 	if list == nil {

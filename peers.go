@@ -36,13 +36,12 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, ErrUnsupported)
 	}
 
-	starts, err := mapper.PeerAddresses() // of each rank's segment
+	addresses, err := mapper.PeerAddresses() // of each rank's segment, in a new slice
 	if err != nil {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
 	}
 
 	offsetInSegment := address - uintptr(entry.segment.start)
-	addresses := starts // a new slice
 	for rank := range addresses {
 		addresses[rank] += offsetInSegment
 	}

@@ -31,7 +31,7 @@ func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 // computes a new row from each of these four. Unpermute multiplies the new rows by their weights,
 // and writes three rows for Combine: those of A and B, and the sum of the two of C.
 //
-// Memory may belong to any pool and must be aligned to 16 bytes.
+// The tensors may belong to any pool and must be aligned to 16 bytes.
 type PermuteArgs struct {
 	Routing
 	// Align is the alignment of each expert's first row, in rows. It is at most 4096; 0 selects
@@ -59,7 +59,7 @@ func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {
 	}
 }
 
-// permutation is the name of an operation in errors.
+// permutation is an operation, named as in errors.
 type permutation string
 
 const (
@@ -129,7 +129,7 @@ func queuePermutation(
 	thirdPool := third.pool
 	hasEnteredThird := thirdPool == first.pool || thirdPool == second.pool
 	if hasEnteredThird {
-		thirdPool = nil // a second entry would fail after the begin of Pool.Close
+		thirdPool = nil // entering again would fail if Pool.Close has begun
 	}
 
 	thirdUse, err := enterPools(thirdPool, nil)
@@ -141,7 +141,7 @@ func queuePermutation(
 	if err != nil {
 		return err
 	}
-	// A Synchronize of another goroutine may end the uses before the permutation is queued.
+
 	defer s.useAgain(first, second)
 	defer s.useAgain(third, Memory{})
 	if err := submit(s.queue, p); err != nil {

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// locations contains the windows in which a call's buffers must have the same positions on all
-// ranks. A window is memory that the ranks of a group have registered together.
+// locations contains the windows of those buffers whose segments and offsets must be the same on
+// all ranks. A window is memory that the ranks of a group have registered together.
 type locations struct {
 	send, recv *windowEntry // may be nil
 	reason     string       // why the call can or cannot use windows
@@ -20,7 +20,7 @@ type locations struct {
 
 const worksWithoutWindows = "the operation works without windows"
 
-// setWindows sets the windows of a call.
+// setWindows sets the windows of a call, and returns those to compare.
 func (pl *planner) setWindows(call *driver.Call) locations {
 	table := pl.windows.table.Load()
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
@@ -87,7 +87,7 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 	recv, recvAddress := found.recv, call.Recv
 	isInPlace := send != nil && recv != nil && call.InPlace(pl.rank)
 	if isInPlace {
-		// Only the larger buffer has the same position on all ranks.
+		// Compare the larger buffer: the smaller one is this rank's part of it.
 		isRecvLarger := call.Operation == driver.AllGather
 		if isRecvLarger {
 			send, sendAddress = recv, recvAddress
@@ -105,7 +105,7 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 	}
 }
 
-// describeSubmitted converts the result of describe for this rank's events.
+// describeSubmitted changes the result of describe for use in this rank's events.
 func describeSubmitted(
 	call *driver.Call, described *event.Call, ranks, rank int, digest uint64,
 ) *event.Call {
@@ -157,8 +157,8 @@ type Explanation struct {
 	Operation string `json:"operation"`
 	// Path is "plain", "window", "direct" or "two-level".
 	Path string `json:"path"`
-	// Why gives the reason for Path. If the direct path is not taken although it was requested or is
-	// possible, Why also gives the reason for that.
+	// Why gives the reason for Path. If the direct path was requested or is possible, but is not
+	// taken, Why also says why not.
 	Why string `json:"why"`
 	// Registers reports whether the call would register memory first.
 	Registers bool `json:"registers"`
@@ -213,7 +213,7 @@ func (pl *planner) explain(
 	return e, nil
 }
 
-// setFutureWindows sets the windows of call and returns true if the collective would create them.
+// setFutureWindows sets windows that the collective would create, and reports whether it would.
 func (pl *planner) setFutureWindows(call *driver.Call, send, recv Memory) bool {
 	needsWindows := call.SendWindow == nil && call.Count > 0
 	canCreateWindows := pl.canRegister(send.pool) && pl.canRegister(recv.pool)

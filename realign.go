@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// realigner realigns a suspect pool on this rank. A fault of a group makes a pool suspect, because
-// ranks may have missed different allocations, and may place later buffers differently. A
+// realigner realigns a suspect pool on this rank. A fault of a group makes a pool suspect: ranks
+// that see the fault later may have allocated more, and may place later buffers differently. A
 // realignment has these steps:
 //
 //   - takeInventory lists segments and live blocks.
@@ -26,13 +26,13 @@ type realigner struct {
 }
 
 // markSuspect makes the pool suspect, unless the fault of failedGroup has been repaired. A
-// realignment passes nil, until rebuild succeeds.
+// realignment passes nil, so that the pool stays suspect if the realignment fails.
 func (r *realigner) markSuspect(failedGroup *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	isSuspect := r.suspicion.markSuspect(failedGroup, r.heap.liveBlocks)
 	if isSuspect {
-		r.heap.registrar.setPending() // ends the reuse of prepared calls
+		r.heap.registrar.setPending() // makes prepared calls stale
 	}
 }
 
@@ -74,8 +74,8 @@ func (r *realigner) contains(block alloc.View, address uintptr, bytes int64) boo
 	return offset < uintptr(block.Size) && bytes <= block.Size-int64(offset)
 }
 
-// takeInventory lists the pool's segments and blocks. mark must be from before a wait for the
-// queued work. If the program has changed the pool since mark, takeInventory returns an error.
+// takeInventory lists the pool's segments and blocks. The work queued before mark must be complete.
+// If the program has changed the pool since mark, takeInventory returns an error.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
@@ -102,8 +102,8 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 }
 
 // rebuild applies the arrangement to the pool and returns the segments to unmap. inventories is
-// indexed by group rank. If the pool is closed or has changed since takeInventory, rebuild does
-// nothing, and the pool stays suspect.
+// indexed by group rank. If that fails, for example because the pool has changed since
+// takeInventory, rebuild does nothing, and the pool stays suspect.
 func (r *realigner) rebuild(
 	g *roster, arrangement alloc.Arrangement, inventories []poolInventory,
 ) []*segment {
@@ -137,7 +137,7 @@ func (r *realigner) rebuild(
 // rearrangeSegments updates the segment table after core.Rebuild. The caller must hold mu.
 func (r *realigner) rearrangeSegments(arrangement alloc.Arrangement) {
 	segments := r.heap.segments
-	// Ordinals are indexes of the list, so all ranks need lists of the same length.
+	// The next segment's ordinal is the length of the list, which must be equal on all ranks.
 	for len(segments.list) < len(arrangement.Segments) {
 		segments.list = append(segments.list, nil)
 	}
@@ -194,7 +194,7 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 	return digest
 }
 
-// deregisterWithdrawn ends the registrations of the segments that rebuild has withdrawn.
+// deregisterWithdrawn deregisters the segments that rebuild has withdrawn.
 func (r *realigner) deregisterWithdrawn() error {
 	segments := r.heap.segments
 	return segments.end(func() (calls unlockedCalls) {

@@ -64,7 +64,7 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 }
 
 func encodeRefusal(refusal error) []byte {
-	const maxTextBytes = driver.MaxPayload / 8 // JSON needs up to six bytes for one
+	const maxTextBytes = driver.MaxPayload / 8 // JSON may need six bytes for one
 	text := refusal.Error()
 	text = text[:min(len(text), maxTextBytes)]
 	message := refusalMessage{Text: text, Kind: kindIndex(refusal)}
@@ -98,8 +98,8 @@ func decodeRefusal(encoded []byte) (*refusalError, error) {
 	return &refusalError{text: message.Text, kind: refusalKinds[message.Kind]}, nil
 }
 
-// awaitAllStreams waits for the queued work of this rank. If limit passes or ctx ends before, it
-// returns an ErrBusy that names a stream.
+// awaitAllStreams waits for the queued work of this rank. If the work takes longer than limit, or
+// ctx ends, it returns an ErrBusy that names a stream.
 func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

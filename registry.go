@@ -50,7 +50,7 @@ func (r *registry) beginCreation() error {
 func (r *registry) endCreation() { r.calls.Done() }
 
 // beginJoin begins a call that waits for other ranks. Runtime.Close cancels joinCtx. After success,
-// the caller must pass the error of the call, or nil, to end, and return the error from end.
+// the caller must pass the call's error or nil to end, and return the result.
 func (r *registry) beginJoin(
 	ctx context.Context,
 ) (joinCtx context.Context, end func(joinErr error) error, err error) {
@@ -68,7 +68,7 @@ func (r *registry) beginJoin(
 			return nil
 		}
 
-		return cmp.Or(r.closedError(), joinErr) // Close may be the reason for joinErr
+		return cmp.Or(r.closedError(), joinErr) // Close may have caused joinErr
 	}
 	return joinCtx, end, nil
 }
@@ -182,7 +182,7 @@ func (r *registry) removePool(p *Pool) {
 	}
 }
 
-// setUsedAddresses shortens the address range of a closed pool, or removes it if bytes is 0.
+// setUsedAddresses shortens the address range of a closed pool to bytes. 0 removes it.
 func (r *registry) setUsedAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

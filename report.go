@@ -39,10 +39,10 @@ type report struct {
 	Mismatch   *driver.MismatchError `json:"mismatch,omitempty"` // its Call is nil
 
 	Text string `json:"text,omitempty"` // for errors without any of these types
-	// Interrupted distinguishes an ErrInterrupted from an ErrAborted.
+	// Interrupted is set for an ErrInterrupted, not for an ErrAborted.
 	Interrupted bool `json:"interrupted,omitempty"`
 
-	// Rank and Cause are the fields of a PriorError. If Pending is set, Cause is not final yet.
+	// Rank and Cause are the fields of a PriorError. Pending is set while Cause is not agreed on.
 	Rank    int     `json:"rank"`
 	Cause   *report `json:"cause,omitempty"`
 	Pending bool    `json:"pending,omitempty"`
@@ -96,7 +96,7 @@ func reportOf(err error) report {
 	return r
 }
 
-// hasRequiredFields reports whether toError can be called on a received report.
+// hasRequiredFields reports whether a received report has the fields that toError needs.
 func (r *report) hasRequiredFields() bool {
 	switch r.Kind {
 	case kindPrior:

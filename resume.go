@@ -14,7 +14,7 @@ import (
 func (s *suspender) resume(ctx context.Context) error {
 	hasBegun, err := s.beginChange(stateSuspended, stateResuming, stateOpen)
 	if !hasBegun {
-		return err // nil if the pool is open
+		return err // nil if the pool is open already
 	}
 
 	isMapped, mapErr := s.remap(ctx)
@@ -31,7 +31,7 @@ func (s *suspender) resume(ctx context.Context) error {
 }
 
 // remap maps this rank's memory, if all ranks of the domain agree and have enough memory. If the
-// domain has failed, remap does not wait for the other ranks, and also returns the fault.
+// domain has failed, remap maps the memory without asking the other ranks, and returns the fault.
 func (s *suspender) remap(ctx context.Context) (isMapped bool, err error) {
 	g := s.pool.domain
 	if g == nil {
@@ -69,14 +69,12 @@ func (s *suspender) remapAlone(fault error) (isMapped bool, err error) {
 func (s *suspender) remapTogether(ctx context.Context, g *Group) (isMapped bool, err error) {
 	held := s.holdSegments()
 	defer s.segments.releaseAll(held)
+	ownRefusal := resumeSegments(held)
+	refusal := agreeOnRefusal(ctx, g, ownRefusal)
 	var fault error
-	refusal := resumeSegments(held)
-	agreedErr := agreeOnRefusal(ctx, g, refusal)
 	hasFailed := g.comm.Cause() != nil
-	if hasFailed {
-		fault = agreedErr // keep this rank's refusal, if any
-	} else {
-		refusal = agreedErr
+	if hasFailed { // the ranks could not agree
+		refusal, fault = ownRefusal, refusal
 	}
 
 	if refusal != nil {
@@ -92,7 +90,7 @@ func resumeSegments(held []*segment) error {
 	for _, seg := range held {
 		memory, canSuspend := seg.memory.(driver.SuspendableSegment)
 		if !canSuspend {
-			continue // prepare has refused to suspend the segment
+			continue // never suspended: prepare refuses such segments
 		}
 
 		if err := memory.Resume(); err != nil {

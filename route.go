@@ -63,7 +63,7 @@ type RouteArgs struct {
 	Recv Memory
 }
 
-// otherBuffers returns the buffers except Send and Recv. Only norms have a fourth.
+// otherBuffers returns the buffers except Send and Recv. The fourth element is for norms.
 func (a *RouteArgs) otherBuffers() [4]Memory { return [4]Memory{a.IDs, a.Weights, a.RowScales} }
 
 func (a *RouteArgs) driverRoute() *driver.Route {

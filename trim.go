@@ -14,11 +14,11 @@ import (
 
 // trimmer implements Pool.Trim in these steps:
 //   - Wait for the queued work, which may still use freed buffers.
-//   - If the pool has a domain, check that all its ranks have called Trim.
+//   - If the pool has a domain (a group that shares it), check that all its ranks have called Trim.
 //   - Remove the segments without buffers from the pool's allocator (core).
 //   - Wait again. Since the first wait, a buffer may have been allocated, used and freed.
 //   - Deregister the segments.
-//   - If the pool has a domain, wait until its other ranks have deregistered the segments.
+//   - Wait until the other ranks of the domain have deregistered the segments.
 //   - Unmap the segments.
 type trimmer struct {
 	mu        *ranked.Spin[poolMu]
@@ -41,17 +41,16 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 
 	domain := t.registrar.domain
 	drainErr := t.streams.drain(ctx)
-	isForDomain := domain != nil && errors.Is(drainErr, ErrCapturing)
-	if drainErr != nil && !isForDomain {
+	isCapturing := errors.Is(drainErr, ErrCapturing)
+	switch {
+	case domain != nil && (drainErr == nil || isCapturing):
+		captureErr := drainErr
+		return t.trimWithDomain(ctx, domain, minBytes, captureErr)
+	case drainErr != nil:
 		return trimError(drainErr)
-	}
-
-	if domain == nil {
+	default:
 		return t.trimWithoutDomain(ctx, minBytes)
 	}
-
-	captureErr := drainErr
-	return t.trimWithDomain(ctx, domain, minBytes, captureErr)
 }
 
 func trimError(err error) error { return fmt.Errorf("trimming a pool: %w", err) }
@@ -63,8 +62,8 @@ func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
 	return errors.Join(removeErr, deregisterErr, unmapErr)
 }
 
-// trimWithDomain trims the pool together with the other ranks of the domain. If captureErr, nil or
-// an ErrCapturing, is set on any rank, no rank trims.
+// trimWithDomain trims the pool together with the other ranks of the domain. captureErr is nil or
+// an ErrCapturing. If any rank has an ErrCapturing, no rank trims.
 func (t *trimmer) trimWithDomain(
 	ctx context.Context, domain *Group, minBytes int64, captureErr error,
 ) error {
@@ -100,7 +99,7 @@ func (t *trimmer) trimWithDomain(
 }
 
 // hasKeptMemory reports whether the pool's latest realignment had to keep memory for a CUDA graph.
-// Another realignment may free that memory.
+// Trim then realigns the pool again, to free that memory.
 func hasKeptMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,8 +124,8 @@ func (t *trimmer) removeUnusedSegments(ctx context.Context, minBytes int64) ([]*
 	return segments, nil
 }
 
-// takeFromCore removes segments without buffers from core. It returns these and t.stillMapped,
-// sorted by ordinal.
+// takeFromCore removes segments without buffers from core, and those of earlier trims from
+// stillMapped. It returns both, sorted by ordinal.
 func (t *trimmer) takeFromCore(minBytes int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()

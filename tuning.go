@@ -155,8 +155,8 @@ func compareSettings(byRank []groupSettings, ranks []int) error {
 	return nil
 }
 
-// describeDifferences returns a text such as "rank 0: auto; ranks 1-3: plain", or "" if all ranks
-// have the same value.
+// describeDifferences compares one setting. It returns a text such as "rank 0: auto; ranks 1-3:
+// plain", or "" if all ranks have the same value.
 func describeDifferences(byRank []groupSettings, ranks []int, index int) string {
 	var distinct []setting // one for each value
 	ranksByValue := map[string][]int{}

@@ -163,7 +163,8 @@ func (u *useTracker) recordReturns() {
 	}
 }
 
-// mark must be called before a wait for a stream, and reclaim after it.
+// mark returns the current point of the history. Call it before a wait for a stream, and reclaim
+// after the wait.
 func (u *useTracker) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -183,7 +184,7 @@ func (u *useTracker) reclaim(s *Stream, mark alloc.Mark) {
 	if hasDeferredBlocks {
 		u.endUsesBefore(s, mark)
 	} else {
-		u.core.MarkIdle(s.number, mark) // faster
+		u.core.MarkIdle(s.number, mark) // suffices, and is faster
 	}
 }
 

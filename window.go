@@ -71,7 +71,7 @@ func (t *arenaTable) entryAt(offset uintptr) *windowEntry {
 	return t.chunks[chunk][granule%chunkGranules]
 }
 
-// contains reports whether a range that begins in the window also ends in it. e may be nil.
+// contains reports whether the window contains a range that begins in it. e may be nil.
 func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	if e == nil {
 		return false
@@ -82,7 +82,7 @@ func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	return bytes >= 0 && bytes <= bytesToEnd
 }
 
-// locate converts an address in the window to a position that is comparable between ranks.
+// locate converts an address in the window to a position that ranks can compare.
 func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
