@@ -47,7 +47,7 @@ func (b Buffer) segmentAndOffset() (segment int, offset int64) {
 	return int(block.Segment), block.Offset
 }
 
-// blockOf returns the block of m, or an error if the block has been freed.
+// blockOf returns the block of m, or an error if it has been freed.
 func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

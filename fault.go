@@ -95,7 +95,7 @@ func (l *lifetime) err() error {
 	return err
 }
 
-// cause waits for a running inquiry, or until ctx ends, and returns err.
+// cause is like err, but first waits for a running inquiry, or until ctx ends.
 func (l *lifetime) cause(ctx context.Context) error {
 	isEnding := l.comm.Cause() != nil
 	if l.hasEnded() || !isEnding {
@@ -163,8 +163,8 @@ func lifetimeOf(err error) *lifetime {
 // isFault reports whether the cause of a group's end is a fault: neither nil nor an ErrClosed.
 func isFault(cause error) bool { return cause != nil && !errors.Is(cause, ErrClosed) }
 
-// markKnown makes the group's pools suspect if cause is the first fault. It must be called before a
-// fault is returned to the program.
+// markKnown makes the group's pools suspect if cause is the first known fault. It must be called
+// before a fault is returned to the program.
 func (l *lifetime) markKnown(cause error) {
 	if !isFault(cause) || l.faultState.Load() != faultUnknown {
 		return

@@ -67,7 +67,7 @@ func ParseFormula(name string) (Formula, error) {
 func (f Formula) toDriver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
 // checkFormula returns an error if the formula does not permit the number of ranks, or if comm
-// cannot compute a float32 sum with it. All ranks get the same result.
+// cannot even compute a float32 sum with it. All ranks get the same result.
 func checkFormula(f Formula, comm driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil

@@ -158,8 +158,8 @@ func (s *groupSuspender) allocateAgain(ctx context.Context) error {
 	return s.group.life.awaitFault(comm.Resume(ctx))
 }
 
-// refusal returns an ErrSuspended if the group is suspended and has not failed. Calls on a failed
-// group return the cause instead.
+// refusal returns an ErrSuspended if the group is suspended. It returns nil for a failed group,
+// whose calls return the cause instead.
 func (s *groupSuspender) refusal() error {
 	if !s.Suspended() {
 		return nil

@@ -48,8 +48,8 @@ func (e extent) stream() alloc.Stream {
 
 // needsRecordedUse reports whether the pool must record uses of the memory by a stream.
 func (e extent) needsRecordedUse(stream alloc.Stream) bool {
-	owner := e.stream()
-	return owner != stream && owner != untracked
+	allocatedOn := e.stream()
+	return allocatedOn != stream && allocatedOn != untracked
 }
 
 // Host returns the memory of a Go slice. The slice stays reachable while queued work uses it.

@@ -51,8 +51,8 @@ func (o *observers) add(observer *Observer) (remove func()) {
 func (o *observers) remove(observer *Observer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	isEqual := func(listed *Observer) bool { return listed == observer }
-	o.setList(slices.DeleteFunc(o.copyList(), isEqual))
+	isRemoved := func(listed *Observer) bool { return listed == observer }
+	o.setList(slices.DeleteFunc(o.copyList(), isRemoved))
 }
 
 func (o *observers) copyList() []*Observer {

@@ -114,8 +114,8 @@ func checkAndQueuePermutation(
 	return queuePermutation(p, submit, parts, s)
 }
 
-// queuePermutation keeps the pools of the parts open until the permutation is queued, and records
-// that the stream uses the parts.
+// queuePermutation enters the pools of the parts while it queues the permutation, and records that
+// the stream uses the parts.
 func queuePermutation(
 	p *driver.Permutation, submit func(driver.Stream, *driver.Permutation) error, parts [3]Memory,
 	s *Stream,

@@ -109,8 +109,8 @@ func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) erro
 			continue
 		}
 
-		isContextDone := ctx.Err() != nil
-		if !isContextDone {
+		hasWorkFailed := ctx.Err() == nil
+		if hasWorkFailed {
 			return fmt.Errorf("stream %d: %w", s.number, err)
 		}
 

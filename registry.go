@@ -11,13 +11,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// registry lists the open groups and pools of a Runtime. Once Runtime.Close has begun, only pools
-// of calls in progress are added, and nothing is removed.
+// registry lists the open groups and pools of a Runtime. Once Runtime.Close has begun, calls in
+// progress can still add pools, and nothing is removed.
 type registry struct {
 	mu             *ranked.Mutex[runtimeMu]
 	life           context.Context // canceled with ErrClosed when Runtime.Close begins
 	cancel         context.CancelCauseFunc
-	calls          sync.WaitGroup      // calls that create objects; Add is called with mu held
+	creations      sync.WaitGroup      // calls in progress; Add is called with mu held
 	world          *Group              // the group of all ranks
 	groups         []*Group            // includes failed groups; guarded by mu
 	pools          []*Pool             // guarded by mu
@@ -43,11 +43,11 @@ func (r *registry) beginCreation() error {
 		return err
 	}
 
-	r.calls.Add(1)
+	r.creations.Add(1)
 	return nil
 }
 
-func (r *registry) endCreation() { r.calls.Done() }
+func (r *registry) endCreation() { r.creations.Done() }
 
 // beginJoin begins a call that waits for other ranks. Runtime.Close cancels joinCtx. After success,
 // the caller must pass the call's error or nil to end, and return the result.
@@ -82,11 +82,11 @@ func (r *registry) close() (isFirst bool) {
 	return isFirst
 }
 
-// awaitCreations waits for the calls in progress, or until the deadline.
+// awaitCreations waits until the deadline for the calls in progress.
 func (r *registry) awaitCreations(deadline time.Time) {
 	done := make(chan struct{})
 	go func() {
-		r.calls.Wait()
+		r.creations.Wait()
 		close(done)
 	}()
 	select {

@@ -140,7 +140,6 @@ func (s *suspender) resumeWindows(ctx context.Context) error {
 	return joinWithoutDuplicates(errs...)
 }
 
-// resumeGroupWindows resumes the windows of one group.
 func resumeGroupWindows(ctx context.Context, g *Group, windows []groupWindow) (errs []error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

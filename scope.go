@@ -21,9 +21,9 @@ import (
 // is not safe for concurrent use.
 type Scope struct {
 	pool       *Pool
-	group      *Group // nil after BeginDisabled
-	membership *membership
-	err        error // set if the group cannot register the pool's memory
+	group      *Group      // nil after BeginDisabled
+	membership *membership // the group's registrations of the pool
+	err        error       // set if the group cannot register the pool's memory
 	hasEnded   bool
 }
 
@@ -51,8 +51,8 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	return p.registrar.ensureMembership(g)
 }
 
-// BeginDisabled opens a scope without a group. Instead of p, the scope uses the Runtime's local
-// pool, whose memory is never registered.
+// BeginDisabled opens a scope without a group. The scope uses not p but the Runtime's local pool,
+// whose memory is never registered.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}

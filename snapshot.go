@@ -109,7 +109,7 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	}
 
 	hasDetails := maxEvents > 0
-	if hasDetails { // the allocation is slow, so it precedes the lock
+	if hasDetails { // the slow allocation precedes the lock
 		snapshot.Recent = make([]live.Placement, 0, maxEvents)
 	}
 

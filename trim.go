@@ -44,8 +44,7 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	isCapturing := errors.Is(drainErr, ErrCapturing)
 	switch {
 	case domain != nil && (drainErr == nil || isCapturing):
-		captureErr := drainErr
-		return t.trimWithDomain(ctx, domain, minBytes, captureErr)
+		return t.trimWithDomain(ctx, domain, minBytes, drainErr)
 	case drainErr != nil:
 		return trimError(drainErr)
 	default:

@@ -78,7 +78,7 @@ func tuningTableFor(name string, info driver.Info, ranks int) (*tuning.Table, er
 	table, err := tuning.ReadFile(name)
 	var pathErr *fs.PathError
 	switch {
-	case errors.As(err, &pathErr):
+	case errors.As(err, &pathErr): // contains the name
 		return nil, fmt.Errorf("reading the tuning table: %w", err)
 	case err != nil:
 		return nil, fmt.Errorf("reading the tuning table %s (repair it, remove it, or measure again "+

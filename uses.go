@@ -34,7 +34,7 @@ type useTracker struct {
 // addUse records that a stream uses a block. It must be called before the use is queued.
 func (u *useTracker) addUse(m Memory, s *Stream) error {
 	u.mu.Lock()
-	defer u.events.unlock() // unlocks mu and delivers the recorded event
+	defer u.events.unlock() // also delivers the recorded event
 	if u.segments.closed {
 		return useError(s, errPoolClosed)
 	}

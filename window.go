@@ -163,8 +163,8 @@ func (w *windows) add(p *Pool, s *segment, window driver.Window) {
 // remove removes a segment's window. The segment must have one.
 func (w *windows) remove(p *Pool, s *segment) { w.changeEntry(p, s, nil) }
 
-// changeEntry replaces the table by a copy with an added entry or, if entry is nil, with a removed
-// one. It makes all plans stale.
+// changeEntry replaces the table by a copy in which s has the entry or, if entry is nil, none. It
+// makes all plans stale.
 func (w *windows) changeEntry(p *Pool, s *segment, entry *windowEntry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
