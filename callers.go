@@ -92,12 +92,12 @@ func unlockAndRefuse(p *Pool) error {
 	}
 }
 
-// refuseCalls closes the gate and waits until it is empty. If ctx ends first, it reopens the gate
-// and returns an error.
-func refuseCalls(ctx context.Context, calls *spin.Gate) error {
-	calls.Close()
-	if err := poll(ctx, calls.Empty); err != nil {
-		calls.Open()
+// closeGate closes a gate and waits until it is empty. If ctx ends first, it reopens the gate and
+// returns an error.
+func closeGate(ctx context.Context, gate *spin.Gate) error {
+	gate.Close()
+	if err := poll(ctx, gate.Empty); err != nil {
+		gate.Open()
 		return fmt.Errorf("waiting for calls that use the pool's buffers: %w", err)
 	}
 

@@ -37,14 +37,15 @@ type WindowEvent struct {
 // lock.
 type observers struct {
 	mu   *ranked.Mutex[runtimeMu]    // held to replace the list
-	list atomic.Pointer[[]*Observer] // nil if the list is empty
+	list atomic.Pointer[[]*Observer] // nil before the first add
 }
 
 // add adds an observer. The returned function removes it.
 func (o *observers) add(observer *Observer) (remove func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.setList(append(o.copyList(), observer))
+	list := append(o.copyList(), observer)
+	o.list.Store(&list)
 	return func() { o.remove(observer) }
 }
 
@@ -52,7 +53,8 @@ func (o *observers) remove(observer *Observer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	isRemoved := func(listed *Observer) bool { return listed == observer }
-	o.setList(slices.DeleteFunc(o.copyList(), isRemoved))
+	list := slices.DeleteFunc(o.copyList(), isRemoved)
+	o.list.Store(&list)
 }
 
 func (o *observers) copyList() []*Observer {
@@ -61,16 +63,6 @@ func (o *observers) copyList() []*Observer {
 	}
 
 	return nil
-}
-
-// setList replaces the list. The caller must hold mu.
-func (o *observers) setList(list []*Observer) {
-	if len(list) == 0 {
-		o.list.Store(nil)
-		return
-	}
-
-	o.list.Store(&list)
 }
 
 // notify calls one function of each Observer, as selected by functionOf, and waits for it.

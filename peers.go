@@ -10,9 +10,8 @@ import (
 // This process and kernels on its device can access these addresses. The caller must synchronize
 // accesses between ranks, for example with Group.Barrier.
 //
-// All work that uses the addresses must be complete before the group or the pool is closed. After
-// Free, it must be complete before Pool.Trim. The addresses must not be used while the pool is
-// suspended.
+// All work that uses the addresses must be complete before the group or the pool is closed and,
+// after Free, before Pool.Trim. The addresses must not be used while the pool is suspended.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer is not registered with
 // the group, and ErrSuspended if the pool is suspended on this rank. If any rank cannot map the

@@ -93,11 +93,11 @@ func checkAndQueuePermutation(
 	}
 
 	submit := permuter.Permute
-	parts := [3]Memory{a.Dispatched, a.Permuted} // in the order of driver.Permutation.Spans
+	tensors := [3]Memory{a.Dispatched, a.Permuted} // in the order of driver.Permutation.Spans
 	isUnpermute := operation == unpermuting
 	if isUnpermute {
 		submit = permuter.Unpermute
-		parts = [3]Memory{a.Permuted, a.Computed, a.Returned}
+		tensors = [3]Memory{a.Permuted, a.Computed, a.Returned}
 	}
 
 	p := a.driverPermutation(g)
@@ -106,21 +106,21 @@ func checkAndQueuePermutation(
 	}
 
 	for i, span := range p.Spans(isUnpermute) {
-		if err := g.calls.checkMemory(span.Name, parts[i], span.Bytes, Uint8); err != nil {
+		if err := g.calls.checkMemory(span.Name, tensors[i], span.Bytes, Uint8); err != nil {
 			return err
 		}
 	}
 
-	return queuePermutation(p, submit, parts, s)
+	return queuePermutation(p, submit, tensors, s)
 }
 
-// queuePermutation enters the pools of the parts while it queues the permutation, and records that
-// the stream uses the parts.
+// queuePermutation enters the pools of the tensors while it queues the permutation. It records that
+// the stream uses the tensors.
 func queuePermutation(
-	p *driver.Permutation, submit func(driver.Stream, *driver.Permutation) error, parts [3]Memory,
+	p *driver.Permutation, submit func(driver.Stream, *driver.Permutation) error, tensors [3]Memory,
 	s *Stream,
 ) error {
-	first, second, third := parts[0], parts[1], parts[2]
+	first, second, third := tensors[0], tensors[1], tensors[2]
 	use, err := enterPools(first.pool, second.pool)
 	if err != nil {
 		return err
@@ -149,9 +149,9 @@ func queuePermutation(
 	}
 
 	var errs []error
-	for _, part := range parts {
-		if part.isGoMemory() {
-			errs = append(errs, s.keepReachable(part, Memory{}))
+	for _, tensor := range tensors {
+		if tensor.isGoMemory() {
+			errs = append(errs, s.keepReachable(tensor, Memory{}))
 		}
 	}
 

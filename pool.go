@@ -413,7 +413,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	defer p.events.deliver()
 	p.suspender.addCloseCalls(1)
 	defer p.suspender.addCloseCalls(-1)
-	err := refuseCalls(ctx, &p.calls)
+	err := closeGate(ctx, &p.calls)
 	if err == nil {
 		if err = cmp.Or(p.suspender.awaitStateChange(ctx), wait(ctx)); err != nil {
 			p.calls.Open()
