@@ -40,7 +40,8 @@ func (h *heap) alloc(
 		}
 
 		needsSegment := growth.Bytes > 0
-		if coreErr == nil && !needsSegment {
+		hasBlock := coreErr == nil && !needsSegment
+		if hasBlock {
 			return block, nil
 		}
 

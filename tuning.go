@@ -2,6 +2,8 @@ package symmem
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -95,6 +97,52 @@ func fileExists(file string) bool {
 }
 
 func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
+
+// agreeOnSettings compares the settings of all ranks. Every rank gets the same error.
+// hasSuspectPools is true if some rank suspects a pool after a fault.
+func agreeOnSettings(ctx context.Context, g *Group) (hasSuspectPools bool, err error) {
+	rt := g.rt
+	own := groupSettings{Machine: machineName(), Suspect: g.aligner.hasSuspectPools()}
+	own.Settings = []setting{
+		{What: "check level", Value: rt.Check().String()},
+		{What: "path choice", Value: rt.opts.Path.String()},
+		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
+		{What: "order of messages", Value: rt.opts.messageOrder()},
+	}
+	table, err := tuningTableFor(rt.opts.Tuning, rt.device.Info(), len(g.ranks))
+	if err != nil {
+		own.TableError = err.Error()
+	} else {
+		digest := formatDigest(table)
+		own.Settings = append(own.Settings, setting{
+			What: "tuning table", Value: digest,
+			Text: fmt.Sprintf("%s (digest %s)", table.Name(), digest),
+		})
+	}
+
+	encoded, err := json.Marshal(own)
+	if err != nil {
+		return false, fmt.Errorf("encoding the settings of this rank: %w", err)
+	}
+
+	encodedSettings, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
+	if err != nil {
+		return false, err
+	}
+
+	byRank := make([]groupSettings, len(encodedSettings))
+	for i, text := range encodedSettings {
+		if err := json.Unmarshal(text, &byRank[i]); err != nil {
+			return false, invalid("cannot decode the settings of rank %d: %.40q", g.ranks[i], text)
+		}
+
+		hasSuspectPools = hasSuspectPools || byRank[i].Suspect
+	}
+
+	g.router.tuning = table // nil after a TableError, which compareSettings returns
+	g.router.shape = groupShape(byRank)
+	return hasSuspectPools, compareSettings(byRank, g.ranks)
+}
 
 // groupSettings is a rank's message to the other ranks when they create a group.
 type groupSettings struct {
