@@ -11,50 +11,6 @@ import (
 	"symmem/internal/ledger"
 )
 
-// locations contains the windows of those buffers whose segments and offsets must be the same on
-// all ranks. A window is memory that the ranks of a group have registered together.
-type locations struct {
-	send, recv *windowEntry // may be nil
-	reason     string       // why the call can or cannot use windows
-}
-
-const worksWithoutWindows = "the operation works without windows"
-
-// setWindows sets the windows of a call, and returns those to compare.
-func (pl *planner) setWindows(call *driver.Call) locations {
-	table := pl.windows.table.Load()
-	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
-	send, isSendInWindow := table.findWindow(call.Send, sendBytes)
-	switch {
-	case call.Operation == driver.AllToAllV:
-		if isSendInWindow && sendBytes > 0 {
-			call.SendWindow = send.window
-		}
-
-		return locations{reason: worksWithoutWindows}
-	case call.Operation.SplitsOneBuffer():
-		return locateUneven(table, call, sendBytes, recvBytes)
-	case call.Route != nil:
-		return locateRoute(table, call, sendBytes, recvBytes)
-	case !call.Operation.UsesWindows() || call.Count == 0:
-		return locations{reason: worksWithoutWindows}
-	case !isSendInWindow:
-		return locations{reason: "the send buffer is in no window of the group"}
-	case call.Operation == driver.ReduceScatterRMSNorm:
-		// Other ranks do not access the receive buffer.
-		call.SendWindow = send.window
-		return locations{send: send, reason: "the send buffer lies in a window of the group"}
-	}
-
-	recv, isRecvInWindow := table.findWindow(call.Recv, recvBytes)
-	if !isRecvInWindow {
-		return locations{reason: "the receive buffer is in no window of the group"}
-	}
-
-	call.SendWindow, call.RecvWindow = send.window, recv.window
-	return locations{send, recv, "both buffers lie in windows of the group"}
-}
-
 // describe returns the properties of a call that must be equal on all ranks, such as "AllReduce
 // sum of 8 float32". The ranks compare digests of the result. ticket is the call's sequence number,
 // or 0 if unknown.
