@@ -53,11 +53,11 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 	}
 
 	if send != nil {
-		c.SendPool, c.SendSegment, c.SendOffset = send.locate(sendAddress)
+		c.SendPool, c.SendSegment, c.SendOffset = send.positionOf(sendAddress)
 	}
 
 	if recv != nil {
-		c.RecvPool, c.RecvSegment, c.RecvOffset = recv.locate(recvAddress)
+		c.RecvPool, c.RecvSegment, c.RecvOffset = recv.positionOf(recvAddress)
 	}
 }
 

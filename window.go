@@ -82,8 +82,8 @@ func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	return bytes >= 0 && bytes <= bytesToEnd
 }
 
-// locate converts an address in the window to a position that ranks can compare.
-func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
+// positionOf converts an address in the window to a position that ranks can compare.
+func (e *windowEntry) positionOf(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
 
