@@ -161,12 +161,8 @@ func (s *groupSuspender) allocateAgain(ctx context.Context) error {
 // refusal returns an ErrSuspended if the group is suspended. It returns nil for a failed group,
 // whose calls return the cause instead.
 func (s *groupSuspender) refusal() error {
-	if !s.Suspended() {
-		return nil
-	}
-
-	hasFailed := s.group.comm.Cause() != nil
-	if hasFailed {
+	isRefusing := s.Suspended() && s.group.comm.Cause() == nil
+	if !isRefusing {
 		return nil
 	}
 
