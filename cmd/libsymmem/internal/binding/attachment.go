@@ -52,7 +52,7 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 // registerAll registers the memory of a group's shared pools with a communicator.
 func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCommunicator) error {
 	for _, p := range ws.sharedPools(r, g) {
-		if err := p.flush(); err != nil { // completes delayed frees
+		if err := p.freeRetired(); err != nil {
 			return err
 		}
 

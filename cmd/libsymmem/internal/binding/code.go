@@ -86,7 +86,8 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// errorCodes is in order of precedence. Causes precede consequences, such as ErrClosed.
+// errorCodes is in order of precedence. Causes precede consequences: ErrClosed, for example, is a
+// consequence.
 var errorCodes = []struct {
 	err  error
 	code Code

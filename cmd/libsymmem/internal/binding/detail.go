@@ -17,7 +17,7 @@ import (
 // Ranks are ranks of the world, not of a group.
 type errorDetail struct {
 	Code    int    `json:"code"`
-	Name    string `json:"name"` // of Code
+	Name    string `json:"name"` // Code as text
 	Message string `json:"message"`
 
 	// At most one of these fields is set.
@@ -60,7 +60,7 @@ type variantDetail struct {
 	Ranks  []int    `json:"ranks"`
 	Event  string   `json:"event"`
 	Site   string   `json:"site"`
-	Before []string `json:"before,omitempty"`
+	Before []string `json:"before,omitempty"` // earlier events
 }
 
 type timeoutDetail struct {

@@ -97,7 +97,7 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	t.mu.Lock()
 	t.groups[added.handle] = added
 	t.mu.Unlock()
-	s.groupIndex.add(added.handle, added)
+	s.groupIndex.set(added.handle, added)
 	t.watchers.Go(func() { watch(g, s.counters) })
 	s.counters.pendingChanged() // pools may have memory to register with the group
 	return added.handle

@@ -207,7 +207,7 @@ func (gs *groups) Check(handle uint64) error {
 	}
 
 	for _, p := range gs.session.poolTable.ownedBy(r) {
-		if err := p.flush(); err != nil {
+		if err := p.freeRetired(); err != nil {
 			return err
 		}
 	}

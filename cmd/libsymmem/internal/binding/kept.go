@@ -15,43 +15,43 @@ import (
 type closedRanks struct {
 	wasUsed atomic.Bool // an entry was added; never cleared
 
-	mu    sync.Mutex       // not held during calls of an Interop, because they lock pools
-	ranks []symmem.Interop // each change creates a new slice; guarded by mu
+	mu       sync.Mutex       // not held during calls of an Interop, because they lock pools
+	interops []symmem.Interop // each change creates a new slice; guarded by mu
 }
 
 // add adds a rank that will be closed, if it has live buffers.
-func (c *closedRanks) add(rank symmem.Interop) {
-	if !hasLiveBuffers(rank) {
+func (c *closedRanks) add(interop symmem.Interop) {
+	if !hasLiveBuffers(interop) {
 		return
 	}
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ranks = append(slices.Clone(c.ranks), rank)
+	c.interops = append(slices.Clone(c.interops), interop)
 	c.wasUsed.Store(true)
 }
 
-func hasLiveBuffers(rank symmem.Interop) bool {
-	count, _ := rank.Live(nil) // nil means all pools
+func hasLiveBuffers(interop symmem.Interop) bool {
+	count, _ := interop.Live(nil) // nil means all pools
 	return count > 0
 }
 
 func (c *closedRanks) all() []symmem.Interop {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ranks
+	return c.interops
 }
 
 // freeBuffer frees the buffer at an address, if the buffer belongs to a closed rank.
 func (c *closedRanks) freeBuffer(address uintptr) (isFound bool, err error) {
-	for _, rank := range c.all() {
-		buffer, err := rank.Retire(address) // Live no longer counts the buffer
+	for _, interop := range c.all() {
+		buffer, err := interop.Retire(address) // Live no longer counts the buffer
 		if err != nil {
 			continue // the rank has no such buffer
 		}
 
-		if !hasLiveBuffers(rank) {
-			c.remove(rank)
+		if !hasLiveBuffers(interop) {
+			c.remove(interop)
 		}
 
 		return true, buffer.Free()
@@ -60,11 +60,11 @@ func (c *closedRanks) freeBuffer(address uintptr) (isFound bool, err error) {
 	return false, nil
 }
 
-func (c *closedRanks) remove(rank symmem.Interop) {
-	isSame := func(other symmem.Interop) bool { return other == rank }
+func (c *closedRanks) remove(interop symmem.Interop) {
+	isSame := func(other symmem.Interop) bool { return other == interop }
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ranks = slices.DeleteFunc(slices.Clone(c.ranks), isSame)
+	c.interops = slices.DeleteFunc(slices.Clone(c.interops), isSame)
 }
 
 // checkNotFreed returns an error if memory belongs to a closed rank and was freed.
@@ -73,8 +73,8 @@ func (c *closedRanks) checkNotFreed(address uintptr, bytes int64) error {
 		return nil
 	}
 
-	for _, rank := range c.all() {
-		_, err := rank.Memory(address, bytes) // no error outside the rank's pools
+	for _, interop := range c.all() {
+		_, err := interop.Memory(address, bytes) // no error outside the rank's pools
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package binding
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -72,16 +71,22 @@ func decode(text []byte, options any) error {
 
 // runtimeOptions checks the options and converts them for symmem.Open.
 func (o *Options) runtimeOptions() (symmem.Options, error) {
-	var errs [3]error
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
 		Store: o.Store, Token: o.Token, Backend: o.Backend, Tuning: o.Tuning, Trace: o.Trace,
 		Scatter: o.Scatter, UnorderedMessages: !o.OrderedMessages,
 	}
-	out.Timeout, errs[0] = timeoutOf(o.TimeoutMS)
-	out.CheckInterval, errs[1] = intervalOf("check_interval_ms", o.CheckIntervalMS)
-	out.WarnAfter, errs[2] = intervalOf("warn_after_ms", o.WarnAfterMS)
-	if err := cmp.Or(errs[:]...); err != nil {
+	var err error
+	if out.Timeout, err = timeoutOf(o.TimeoutMS); err != nil {
+		return out, err
+	}
+
+	out.CheckInterval, err = intervalOf("check_interval_ms", o.CheckIntervalMS)
+	if err != nil {
+		return out, err
+	}
+
+	if out.WarnAfter, err = intervalOf("warn_after_ms", o.WarnAfterMS); err != nil {
 		return out, err
 	}
 
@@ -93,7 +98,7 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 		out.Device = symmem.DeviceNumber(*o.Device)
 	}
 
-	err := o.parseEnums(&out)
+	err = o.parseEnums(&out)
 	return out, err
 }
 
@@ -142,7 +147,7 @@ func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	return time.Duration(milliseconds) * time.Millisecond, nil
 }
 
-// poolOptions converts the options for a pool that the ranks of the group domain share.
+// poolOptions converts the options of a pool. The ranks of domain share the pool.
 func (o PoolOptions) poolOptions(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
@@ -189,8 +194,8 @@ func (o *Options) setMaxProcs() {
 	runtime.GOMAXPROCS(procs)
 }
 
-// setEnvironment sets the variables of o.Environment in Go's copy of the environment. C code may
-// have changed them after Go made this copy.
+// setEnvironment adds the variables that the process has set since Go copied the environment to
+// this copy.
 func (o *Options) setEnvironment() error {
 	for name, value := range o.Environment {
 		if err := os.Setenv(name, value); err != nil {

@@ -55,11 +55,11 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	}
 }
 
-// missingRanks returns the ranks of the world for which the wait of report r timed out.
+// missingRanks returns the ranks, of the world, that did not signal in time.
 func (p *pad) missingRanks(r *padReport) ([]int, error) {
 	missing := []int{r.peer} // ranks of the group
 	isOwnReport := r.rank == p.group.Rank()
-	if isOwnReport && r.isArrival { // the wait was for all ranks
+	if isOwnReport && r.isArrival { // this rank's slots show all arrivals
 		memory, err := p.read(padBytes)
 		if err != nil {
 			return nil, err

@@ -19,23 +19,23 @@ const (
 // layout.
 const (
 	// The header.
-	padFailed    = 0   // uint32: the padFailure of a failed rank, or 0
-	padNumber    = 4   // uint32: from 1 to maxPadNumber
-	padOwnRank   = 8   // uint32: the rank to which this memory belongs
-	padGroupSize = 12  // uint32: number of ranks
-	padTimeout   = 16  // uint64: maximum wait of a kernel, in nanoseconds
-	padStop      = 32  // uint64: address of the word by which the host stops kernels
-	padPeers     = 256 // a uint64 for each rank: the address of its memory
+	padFailedOffset    = 0   // uint32: the padFailure of a failed rank, or 0
+	padNumberOffset    = 4   // uint32: from 1 to maxPadNumber
+	padOwnRankOffset   = 8   // uint32: the rank to which this memory belongs
+	padGroupSizeOffset = 12  // uint32: number of ranks
+	padTimeoutOffset   = 16  // uint64: maximum wait of a kernel, in nanoseconds
+	padStopOffset      = 32  // uint64: address of the word by which the host stops kernels
+	padPeersOffset     = 256 // a uint64 for each rank: the address of its memory
 
-	padReports  = 512                                       // a report of each rank
-	padArrivals = 4096                                      // a counter for each channel
-	padSignals  = padArrivals + padChannels*padCounterBytes // a counter for each channel and peer
-	padSlots    = padSignals + padChannels*maxPadRanks*padCounterBytes
+	padReportsOffset  = 512                                             // a report of each rank
+	padArrivalsOffset = 4096                                            // a counter for each channel
+	padSignalsOffset  = padArrivalsOffset + padChannels*padCounterBytes // one per channel and peer
+	padSlotsOffset    = padSignalsOffset + padChannels*maxPadRanks*padCounterBytes
 )
 
 // Sizes in bytes.
 const (
-	padBytes        = padSlots + padChannels*padChannelBytes
+	padBytes        = padSlotsOffset + padChannels*padChannelBytes
 	padChannelBytes = padRows * padRowBytes
 	padRowBytes     = maxPadRanks * padWordBytes
 	padWordBytes    = 8
@@ -53,9 +53,9 @@ const (
 	padRows         = 3
 )
 
-// padSlot returns the offset of a sender's slot in a row of a channel.
-func padSlot(channel, row, sender int) int {
-	return padSlots + padChannelBytes*channel + padRowBytes*row + padWordBytes*sender
+// slotOffset returns the offset of a sender's slot in a row of a channel.
+func slotOffset(channel, row, sender int) int {
+	return padSlotsOffset + padChannelBytes*channel + padRowBytes*row + padWordBytes*sender
 }
 
 // padWord is a signal or an arrival in a slot. From the highest bit, it consists of:
@@ -109,7 +109,7 @@ type padReport struct {
 	isArrival     bool    // the wait was for arrivals
 }
 
-// padMemory is a copy of a pad. The bytes before padArrivals suffice for the method reports.
+// padMemory is a copy of a pad. The bytes before padArrivalsOffset suffice for the method reports.
 type padMemory []byte
 
 func (m padMemory) uint32At(offset int) uint32 { return binary.NativeEndian.Uint32(m[offset:]) }
@@ -134,8 +134,8 @@ func (m padMemory) reports(ranks int) []padReport {
 
 // report returns a rank's report. Its failure is 0 if no wait has failed.
 func (m padMemory) report(rank int) padReport {
-	offset := padReports + rank*padReportBytes
-	firstRow := m.uint32At(offset + 32) // first row for the kind of wait
+	offset := padReportsOffset + rank*padReportBytes
+	firstRow := m.uint32At(offset + 32) // the operation, given by its first row
 	return padReport{
 		rank:      rank,
 		failure:   padFailure(m.uint32At(offset)),
@@ -162,7 +162,7 @@ func (m padMemory) absent(r *padReport, ranks int) []int {
 	var absentRanks []int
 	row := r.want.arrivalRow()
 	for rank := range ranks {
-		hasArrived := m.wordAt(padSlot(r.channel, row, rank)) == r.want
+		hasArrived := m.wordAt(slotOffset(r.channel, row, rank)) == r.want
 		if !hasArrived {
 			absentRanks = append(absentRanks, rank)
 		}
@@ -188,7 +188,7 @@ func (m padMemory) pending(ranks int) []padSignal {
 
 		for rank := range ranks {
 			for row := range padRows {
-				w := m.wordAt(padSlot(channel, row, rank))
+				w := m.wordAt(slotOffset(channel, row, rank))
 				isPending := isLater(w.epoch(), m.waitCount(channel, row, rank))
 				if isPending && !w.isWithdrawn() {
 					signals = append(signals, padSignal{
@@ -206,7 +206,7 @@ func (m padMemory) pending(ranks int) []padSignal {
 func isLater(number, previous uint32) bool { return int32(number-previous) > 0 }
 
 func (m padMemory) isUsed(channel int) bool {
-	begin := padSlots + padChannelBytes*channel
+	begin := padSlotsOffset + padChannelBytes*channel
 	isNonZero := func(b byte) bool { return b != 0 }
 	return slices.ContainsFunc(m[begin:begin+padChannelBytes], isNonZero)
 }
@@ -214,10 +214,10 @@ func (m padMemory) isUsed(channel int) bool {
 // waitCount returns the number of this rank's waits on a channel: for signals of the sender or, if
 // the row is for arrivals, for the arrivals of all ranks.
 func (m padMemory) waitCount(channel, row, sender int) uint32 {
-	counter := padArrivals + padCounterBytes*channel
+	counter := padArrivalsOffset + padCounterBytes*channel
 	if row == padSignalRow {
 		index := maxPadRanks*channel + sender
-		counter = padSignals + padCounterBytes*index
+		counter = padSignalsOffset + padCounterBytes*index
 	}
 
 	return m.uint32At(counter + padCounterWaits)

@@ -20,8 +20,8 @@ func TestReportsOutsidePadAreIgnored(t *testing.T) {
 		{"channel beyond the pad", padTimedOut, 0, padChannels, 0},
 		{"arguments that the report is about", padBadArgument, 1 << 31, 1 << 31, 1},
 	} {
-		memory := make(padMemory, padArrivals)
-		report := memory[padReports+2*padReportBytes:]
+		memory := make(padMemory, padArrivalsOffset)
+		report := memory[padReportsOffset+2*padReportBytes:]
 		binary.NativeEndian.PutUint32(report, uint32(c.failure))
 		binary.NativeEndian.PutUint32(report[4:], c.peer)
 		binary.NativeEndian.PutUint32(report[24:], c.channel)

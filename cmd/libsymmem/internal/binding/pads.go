@@ -66,7 +66,7 @@ func (ps *pads) OpenPad(handle uint64, sites []string) (uintptr, error) {
 		return 0, errors.Join(err, closeErr)
 	}
 
-	ps.session.padTable.add(p.address, p)
+	ps.session.padTable.set(p.address, p)
 	return p.address, nil
 }
 
@@ -107,12 +107,12 @@ func (ps *pads) CheckPad(address uintptr) error {
 		return err
 	}
 
-	head, err := p.read(padArrivals) // the header and the reports, which precede the arrivals
+	head, err := p.read(padArrivalsOffset) // the header and the reports, which precede the arrivals
 	if err != nil {
 		return err
 	}
 
-	if head.uint32At(padFailed) == 0 {
+	if head.uint32At(padFailedOffset) == 0 {
 		return nil
 	}
 
@@ -147,23 +147,23 @@ func (ps *pads) ExplainPad(address uintptr) (string, error) {
 	return strings.Join(lines, "\n"), err
 }
 
-// writeHeader writes the fields between padNumber and padReports. It does not write the field
-// padFailed before them, because peers may already have set it. addresses[i] is the pad of rank i.
+// writeHeader writes the header except the failure, which peers may already have set. addresses[i]
+// is the pad of rank i.
 func (p *pad) writeHeader(addresses []uintptr, number uint32) error {
-	header := make([]byte, padReports)
+	header := make([]byte, padReportsOffset)
 	order := binary.NativeEndian
-	order.PutUint32(header[padNumber:], number)
-	order.PutUint32(header[padOwnRank:], uint32(p.group.Rank()))
-	order.PutUint32(header[padGroupSize:], uint32(len(addresses)))
-	order.PutUint64(header[padTimeout:], uint64(p.timeout))
+	order.PutUint32(header[padNumberOffset:], number)
+	order.PutUint32(header[padOwnRankOffset:], uint32(p.group.Rank()))
+	order.PutUint32(header[padGroupSizeOffset:], uint32(len(addresses)))
+	order.PutUint64(header[padTimeoutOffset:], uint64(p.timeout))
 	stopWord := p.owner.rt.Interop().StopWord(p.group.Group)
-	order.PutUint64(header[padStop:], uint64(stopWord))
+	order.PutUint64(header[padStopOffset:], uint64(stopWord))
 	for rank, address := range addresses {
-		order.PutUint64(header[padPeers+8*rank:], uint64(address))
+		order.PutUint64(header[padPeersOffset+8*rank:], uint64(address))
 	}
 
-	written := header[padNumber:]
-	return p.copy(padNumber, len(written), func(s *symmem.Stream, m symmem.Memory) error {
+	written := header[padNumberOffset:]
+	return p.copy(padNumberOffset, len(written), func(s *symmem.Stream, m symmem.Memory) error {
 		return s.Copy(m, symmem.Host(written))
 	})
 }

@@ -69,7 +69,7 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 		return err
 	}
 
-	if err := main.flush(); err != nil { // completes delayed frees
+	if err := main.freeRetired(); err != nil {
 		return err
 	}
 

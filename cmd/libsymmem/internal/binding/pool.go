@@ -21,8 +21,8 @@ const LocalPool = -1
 const signalPool = -2
 
 // pool is a symmem.Pool with retired buffers. The caller has freed these buffers in an order that
-// differs between ranks. They stay allocated until flush, which frees them in the same order on all
-// ranks.
+// differs between ranks. They stay allocated until freeRetired, which frees them in the
+// same order on all ranks.
 type pool struct {
 	*symmem.Pool
 	owner        *rank // the rank that has opened the pool
@@ -41,7 +41,7 @@ func (p *pool) countLive() (count int, bytes int64) { return p.owner.rt.Interop(
 func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.flushLocked(); err != nil {
+	if err := p.freeRetiredLocked(); err != nil {
 		return 0, err
 	}
 
@@ -50,7 +50,7 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 }
 
 // free frees a buffer and all retired ones. If delay is set, it only retires the buffer, and the
-// next flush frees it.
+// next freeRetired frees it.
 func (p *pool) free(b symmem.Buffer, delay bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,11 +59,11 @@ func (p *pool) free(b symmem.Buffer, delay bool) error {
 		return nil
 	}
 
-	return p.flushLocked()
+	return p.freeRetiredLocked()
 }
 
-// flushLocked frees the retired buffers in an order that is the same on all ranks.
-func (p *pool) flushLocked() error {
+// freeRetiredLocked frees the retired buffers in an order that is the same on all ranks.
+func (p *pool) freeRetiredLocked() error {
 	if len(p.retired) == 0 {
 		return nil
 	}
@@ -80,19 +80,20 @@ func (p *pool) flushLocked() error {
 	return allErrs
 }
 
-// flush frees the retired buffers. Call it in calls that are the same on all ranks.
-func (p *pool) flush() error {
+// freeRetired frees the retired buffers. Call it in calls that are the same on all ranks.
+func (p *pool) freeRetired() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.flushLocked()
+	return p.freeRetiredLocked()
 }
 
-// beginClose frees the retired buffers. Later frees take effect at once, because no flush follows.
+// beginClose frees the retired buffers. Later frees take effect at once,
+// because no freeRetired follows.
 func (p *pool) beginClose() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.isClosing = true
-	return p.flushLocked()
+	return p.freeRetiredLocked()
 }
 
 func compareOffsets(a, b symmem.Buffer) int {

@@ -155,7 +155,7 @@ func (ps *pools) Reserve(
 		return err
 	}
 
-	if err := p.flush(); err != nil {
+	if err := p.freeRetired(); err != nil {
 		return err
 	}
 
@@ -187,7 +187,7 @@ func (ps *pools) Reserve(
 // Trim unmaps segments without live buffers, but keeps at least keepBytes mapped. It is collective
 // over the pool's domain.
 func (ps *pools) Trim(poolNumber int, keepBytes uint64) error {
-	p, err := ps.session.flushedPool(poolNumber)
+	p, err := ps.session.freeRetiredIn(poolNumber)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (ps *pools) Trim(poolNumber int, keepBytes uint64) error {
 // bytes. ResumePool restores the contents if keepContents is set. SuspendPool is collective over
 // the pool's domain.
 func (ps *pools) SuspendPool(poolNumber int, keepContents bool) (int64, error) {
-	p, err := ps.session.flushedPool(poolNumber)
+	p, err := ps.session.freeRetiredIn(poolNumber)
 	if err != nil {
 		return 0, err
 	}
@@ -246,7 +246,7 @@ func (ps *pools) CheckDevice(poolNumber, device int) error {
 
 // Note adds an event to those that ranks compare for a pool. The caller defines kind and value.
 func (ps *pools) Note(poolNumber int, kind, value int64, site uint32) error {
-	p, err := ps.session.flushedPool(poolNumber)
+	p, err := ps.session.freeRetiredIn(poolNumber)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ type rank struct {
 	groupTable  groupTable
 	streams     table[uintptr, *symmem.Stream]              // adopted streams, by handle
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // of PlugRegister, by ncclComm_t
-	sites       table[uint32, uint32]                       // numbers in rt, by those in the session
+	sites       table[uint32, uint32]                       // number in rt, by number in session
 
 	padStream func() (*symmem.Stream, error) // returns the stream for copies of checked pads
 
@@ -67,8 +67,7 @@ func (r *rank) installObserver() {
 	})
 }
 
-// close closes the Runtime of a rank that was removed from the session. With force, it waits for
-// other ranks for at most a second.
+// close closes the Runtime of a rank that was removed from the session.
 func (r *rank) close(force bool) error {
 	// The communicators may have been destroyed already, so do not deregister memory from them.
 	r.groupTable.forgetAttachments()
@@ -124,7 +123,7 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	// must wait for earlier work of the others.
 	hasOtherRanks := len(r.session.ranks.allRanks()) > 1
 	if r.isHostBackend && hasOtherRanks {
-		last := r.session.lastUses.findOrAdd(handle, &lastUse{})
+		last := r.session.lastUses.findOrSet(handle, &lastUse{})
 		err := last.waitForOthers(streamUse{rank: r, stream: s}, handle)
 		return s, err
 	}
@@ -132,8 +131,8 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	return s, nil
 }
 
-// interopAt returns an Interop whose calls record a call site, given by its number in
-// session.sites. They record none if the number is unknown.
+// interopAt returns an Interop whose calls record the call site with a number in session.sites, or
+// none if the number is unknown.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == noSite {
@@ -148,7 +147,7 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 		}
 
 		runtimeSite = interop.Site(text)
-		r.sites.add(site, runtimeSite)
+		r.sites.set(site, runtimeSite)
 	}
 
 	return interop.At(runtimeSite)
@@ -204,7 +203,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 		return failure
 	}
 
-	if err := p.flush(); err != nil { // completes delayed frees
+	if err := p.freeRetired(); err != nil {
 		return err
 	}
 

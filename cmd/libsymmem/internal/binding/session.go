@@ -157,7 +157,8 @@ func (s *session) worldRank(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool finds a pool and its owner by the pool's number. LocalPool is a pool of anyRank.
+// pool finds a pool and its owner by the pool's number. LocalPool is the number of a
+// pool of anyRank.
 func (s *session) pool(number int) (owner *rank, p *pool, err error) {
 	r, err := s.anyRank()
 	if err != nil {
@@ -172,14 +173,14 @@ func (s *session) pool(number int) (owner *rank, p *pool, err error) {
 	return p.owner, p, nil
 }
 
-// flushedPool completes the delayed frees of a pool, and returns the pool.
-func (s *session) flushedPool(number int) (*pool, error) {
+// freeRetiredIn frees the retired buffers of a pool, and returns the pool.
+func (s *session) freeRetiredIn(number int) (*pool, error) {
 	_, p, err := s.pool(number)
 	if err != nil {
 		return nil, err
 	}
 
-	return p, p.flush()
+	return p, p.freeRetired()
 }
 
 // Arguments of calls without a given stream or call site.

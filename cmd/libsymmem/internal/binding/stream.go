@@ -200,7 +200,7 @@ func (s *session) recordUnlessDone(u streamUse) (uint64, error) {
 // addEvent adds an event and returns its new handle.
 func (s *session) addEvent(marks event) uint64 {
 	handle := s.lastHandle.Add(1)
-	s.events.add(handle, marks)
+	s.events.set(handle, marks)
 	return handle
 }
 

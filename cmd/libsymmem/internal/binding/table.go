@@ -9,7 +9,7 @@ import (
 // table is a map that is safe for concurrent use. The zero value is an empty table.
 type table[K comparable, V any] struct {
 	mu      sync.RWMutex
-	entries map[K]V // nil before the first add; guarded by mu
+	entries map[K]V // nil before the first set; guarded by mu
 }
 
 func (t *table[K, V]) find(key K) (V, bool) {
@@ -33,31 +33,31 @@ func (t *table[K, V]) findOrCreate(key K, create func(K) (V, error)) (V, error) 
 		return v, err
 	}
 
-	t.addLocked(key, v)
+	t.setLocked(key, v)
 	return v, nil
 }
 
-// findOrAdd returns the value of a key, or sets it to v and returns v.
-func (t *table[K, V]) findOrAdd(key K, v V) V {
+// findOrSet returns the value of a key, or sets it to v and returns v.
+func (t *table[K, V]) findOrSet(key K, v V) V {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if found, ok := t.entries[key]; ok {
 		return found
 	}
 
-	t.addLocked(key, v)
+	t.setLocked(key, v)
 	return v
 }
 
-// add sets the value of a key.
-func (t *table[K, V]) add(key K, v V) {
+// set sets the value of a key.
+func (t *table[K, V]) set(key K, v V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.addLocked(key, v)
+	t.setLocked(key, v)
 }
 
-// addLocked is add for callers that hold mu.
-func (t *table[K, V]) addLocked(key K, v V) {
+// setLocked is set for callers that hold mu.
+func (t *table[K, V]) setLocked(key K, v V) {
 	if t.entries == nil {
 		t.entries = map[K]V{}
 	}

@@ -140,7 +140,7 @@ func (s *session) closeRank(r *rank, force bool) error {
 		poolErrs = append(poolErrs, err)
 	}
 
-	// Add the rank before its removal, so that a concurrent Free finds its live buffers.
+	// Call add before removeRank, so that a concurrent Free finds the live buffers.
 	s.closedRanks.add(r.rt.Interop())
 	if !s.removeRank(r) {
 		return nil // another call is closing the rank
