@@ -33,7 +33,7 @@ func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 	})
 }
 
-// goSite sets *site to the number of the call site text, such as "model.py:120".
+// goSite sets *site to the number of a call site, such as "model.py:120".
 //
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
@@ -47,8 +47,8 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 	})
 }
 
-// goValue combines the numbers of all ranks by request.operation, and sets *number to the result.
-// Comparisons do not set it. A request.site other than 0 replaces site.
+// goValue combines *number of all ranks by request.operation, and stores the result in *number.
+// Comparisons leave *number unchanged. A nonzero request.site overrides site.
 //
 //export goValue
 func goValue(request *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {

@@ -12,7 +12,6 @@ import (
 )
 
 // Exported functions implement symmem.h: goOpen implements symmem_open, for example.
-// goWorldOpen opens worlds in addition to the main world.
 
 //export goOpen
 func goOpen(length C.size_t, options *C.char) C.int {
@@ -26,6 +25,8 @@ func goOpen(length C.size_t, options *C.char) C.int {
 	})
 }
 
+// goWorldOpen opens a world in addition to the main world.
+//
 //export goWorldOpen
 func goWorldOpen(length C.size_t, options *C.char, world *C.uint64_t) C.int {
 	return store(world, "the world", func() (uint64, error) {
@@ -53,7 +54,7 @@ func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// importEnvironment sets the variables that C code has set since Go copied the environment.
+// importEnvironment updates Go's copy of the environment, which misses changes by C code.
 func importEnvironment() error {
 	entry := C.symmem_environment() // points into a null-terminated array of "NAME=value"
 	for entry != nil && *entry != nil {

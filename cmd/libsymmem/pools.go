@@ -14,7 +14,7 @@ import (
 // Exported functions implement symmem.h: goAlloc implements symmem_alloc, for example.
 // The parameter site is the number of a call site, or 0 if it is unknown.
 
-// goPoolOpen opens a pool that the ranks of the group domain share.
+// goPoolOpen opens a pool for the ranks of a group, whose handle is domain.
 //
 //export goPoolOpen
 func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int) C.int {

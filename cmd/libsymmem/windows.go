@@ -64,8 +64,8 @@ func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.i
 	})
 }
 
-// goWindows copies up to capacity windows of a group to an array: each window's address and size in
-// bytes. *count becomes the number of windows of the group.
+// goWindows stores up to capacity windows of a group, each as two numbers: its address and its size
+// in bytes. It sets *count to the number of all windows.
 //
 //export goWindows
 func goWindows(
