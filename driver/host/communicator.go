@@ -153,13 +153,13 @@ func (c *communicator) releaseAfter(lastTicket uint64) error {
 	timeout := 2 * c.cfg.Timeout.Get()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	unusedTicket := lastTicket + 1
-	if c.turns.waitForTurnUntil(unusedTicket, ctx.Done()) {
+	nextTicket := lastTicket + 1
+	if c.turns.waitForTurnUntil(nextTicket, ctx.Done()) {
 		return c.release()
 	}
 
 	go func() {
-		c.turns.waitForTurn(unusedTicket)
+		c.turns.waitForTurn(nextTicket)
 		_ = c.release() // Close has already returned
 	}()
 	return &driver.TimeoutError{

@@ -25,6 +25,17 @@ func (p *point) isReached() bool {
 	}
 }
 
+func (p *point) run() error {
+	close(p.reached)
+	return nil
+}
+
+// skip replaces run if earlier work has failed.
+func (p *point) skip(cause error) {
+	p.err = cause
+	close(p.reached)
+}
+
 // event marks the point in a stream at which it was last recorded.
 type event struct {
 	mu        ranked.Mutex[eventMu]
@@ -146,14 +157,3 @@ func (w *eventWait) run() error {
 }
 
 func (w *eventWait) skip(error) {}
-
-func (p *point) run() error {
-	close(p.reached)
-	return nil
-}
-
-// skip replaces run if earlier work has failed.
-func (p *point) skip(cause error) {
-	p.err = cause
-	close(p.reached)
-}

@@ -70,7 +70,7 @@ func (p *plan) newMessageWork() (messageWork, error) {
 	if isSend {
 		receiver := p.Root
 		shared := c.pipe(c.cfg.Rank, receiver)
-		// Peers see the new count before a later collective, whose launch needs Mu.
+		// Under Mu, so that peers see the new count before a later collective.
 		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
 	}
 

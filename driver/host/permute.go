@@ -62,8 +62,8 @@ func newPermutation(p *driver.Permutation) *permutation {
 	}
 }
 
-// part returns count elements of memory, beginning at an offset in bytes.
-func part[T any](memory []byte, offset, count int64) []T {
+// elements returns count elements of memory, from an offset in bytes.
+func elements[T any](memory []byte, offset, count int64) []T {
 	if count == 0 {
 		return nil // memory[offset] may not exist
 	}
@@ -86,7 +86,8 @@ func (p *permutation) permute() {
 
 // storeCopyCounts counts each expert's copies in a slice of p.permuted, which it returns.
 func (p *permutation) storeCopyCounts() []int32 {
-	counts := part[int32](p.permuted, p.permutedLayout.Counts, int64(p.Route.MostExperts(p.Ranks)))
+	experts := int64(p.Route.MostExperts(p.Ranks))
+	counts := elements[int32](p.permuted, p.permutedLayout.Counts, experts)
 	clear(counts)
 	p.visitIDs(func(_ int64, localExpert int) { counts[localExpert]++ })
 	return counts
@@ -95,10 +96,10 @@ func (p *permutation) storeCopyCounts() []int32 {
 // copyRows copies each row to the next index of each of its experts. It changes nextIndexes.
 func (p *permutation) copyRows(nextIndexes []int32) {
 	idCount, capacity := p.idCount(), p.permutedLayout.Capacity
-	weights := part[float32](p.dispatched, p.dispatchedLayout.Weights, idCount)
-	permutedWeights := part[float32](p.permuted, p.permutedLayout.Weights, capacity)
-	copyIndexes := part[int32](p.permuted, p.permutedLayout.Places, idCount) // by id
-	expertsOfCopies := part[int32](p.permuted, p.permutedLayout.Experts, capacity)
+	weights := elements[float32](p.dispatched, p.dispatchedLayout.Weights, idCount)
+	permutedWeights := elements[float32](p.permuted, p.permutedLayout.Weights, capacity)
+	copyIndexes := elements[int32](p.permuted, p.permutedLayout.Places, idCount) // by id
+	expertsOfCopies := elements[int32](p.permuted, p.permutedLayout.Experts, capacity)
 	const none = -1
 	fill(copyIndexes, none)
 	fill(expertsOfCopies, none)
@@ -123,14 +124,15 @@ func fill(values []int32, value int32) {
 // which would cause accesses outside the buffers.
 func (p *permutation) storeRowCounts() {
 	storedCounts := p.rowCounts()
-	for rank, rowCount := range part[int32](p.dispatched, p.dispatchedLayout.Counts, int64(p.Ranks)) {
+	receivedCounts := elements[int32](p.dispatched, p.dispatchedLayout.Counts, int64(p.Ranks))
+	for rank, rowCount := range receivedCounts {
 		storedCounts[rank] = min(max(rowCount, 0), int32(p.Route.MaxTokens))
 	}
 }
 
 // rowCounts returns the number of rows from each rank, as a slice of p.permuted.
 func (p *permutation) rowCounts() []int32 {
-	return part[int32](p.permuted, p.permutedLayout.Received, int64(p.Ranks))
+	return elements[int32](p.permuted, p.permutedLayout.Received, int64(p.Ranks))
 }
 
 // visitPlaces calls visit for each place with a row.
@@ -149,7 +151,7 @@ func (p *permutation) visitIDs(visit func(idIndex int64, localExpert int)) {
 	firstExpert := p.Route.FirstExpert(p.Ranks, p.Rank)
 	endExpert := p.Route.FirstExpert(p.Ranks, p.Rank+1)
 	idsPerRow := int64(p.Route.TopK)
-	ids := part[int32](p.dispatched, p.dispatchedLayout.IDs, p.idCount())
+	ids := elements[int32](p.dispatched, p.dispatchedLayout.IDs, p.idCount())
 	p.visitPlaces(func(place int64) {
 		first := place * idsPerRow
 		for i, id := range ids[first : first+idsPerRow] {
@@ -164,7 +166,7 @@ func (p *permutation) visitIDs(visit func(idIndex int64, localExpert int)) {
 // assignFirstIndexes returns the index of each expert's first copy. It also stores these indexes,
 // and the end of the last expert's padded copies, in p.permuted.
 func (p *permutation) assignFirstIndexes(counts []int32) (firstIndexes []int32) {
-	stored := part[int32](p.permuted, p.permutedLayout.Firsts, int64(len(counts)+1))
+	stored := elements[int32](p.permuted, p.permutedLayout.Firsts, int64(len(counts)+1))
 	align := int32(p.Align)
 	end := int32(0)
 	for expert, count := range counts {
@@ -191,8 +193,8 @@ func (p *permutation) copyRow(copyIndex, place int64) {
 func (p *permutation) unpermute() {
 	hidden := int(p.Route.Hidden)
 	idsPerRow := int64(p.Route.TopK)
-	copyIndexes := part[int32](p.permuted, p.permutedLayout.Places, p.idCount())
-	weights := part[float32](p.permuted, p.permutedLayout.Weights, p.permutedLayout.Capacity)
+	copyIndexes := elements[int32](p.permuted, p.permutedLayout.Places, p.idCount())
+	weights := elements[float32](p.permuted, p.permutedLayout.Weights, p.permutedLayout.Capacity)
 	sums, row := make([]float32, hidden), make([]float32, hidden)
 	p.visitPlaces(func(place int64) {
 		clear(sums)

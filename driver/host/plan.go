@@ -138,15 +138,15 @@ func (p *plan) chooseWindows() (err error) {
 	return nil
 }
 
-// groupWindow checks that w is a window of the plan's group.
+// groupWindow returns w if it is a window of the plan's group.
 func (p *plan) groupWindow(bufferName string, w driver.Window) (*window, error) {
-	own, ok := w.(*window)
-	if !ok || own.registry != &p.comm.registry {
+	hostWindow, ok := w.(*window)
+	if !ok || hostWindow.registry != &p.comm.registry {
 		return nil, fmt.Errorf("%s buffer: the buffer is not in a window of group %s: %w", bufferName,
 			p.comm.cfg.Name(), driver.ErrOutOfRange)
 	}
 
-	return own, nil
+	return hostWindow, nil
 }
 
 // sendPart returns the offset and count, in elements, of a part of this rank's input.
