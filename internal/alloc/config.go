@@ -104,19 +104,19 @@ func (c Config) Validate() error {
 }
 
 func (c *Config) segmentSize(roundedBytes, mappedBytes int64) int64 {
-	if c.Sizing == Stepped {
-		switch {
-		case roundedBytes <= maxSmallRequest:
-			return smallSegment
-		case roundedBytes < minLargeRequest:
-			return mediumSegment
-		}
-
-		return roundUp(roundedBytes, largeStep)
+	if c.Sizing == Geometric {
+		preferred := roundUp(max(mappedBytes, c.First), c.Granularity)
+		return max(roundUp(roundedBytes, c.Granularity), min(preferred, MaxSize))
 	}
 
-	preferred := roundUp(max(mappedBytes, c.First), c.Granularity)
-	return max(roundUp(roundedBytes, c.Granularity), min(preferred, MaxSize))
+	switch {
+	case roundedBytes <= maxSmallRequest:
+		return smallSegment
+	case roundedBytes < minLargeRequest:
+		return mediumSegment
+	default:
+		return roundUp(roundedBytes, largeStep)
+	}
 }
 
 // limitSegment returns wantedBytes, or less if Capacity requires it. It returns 0 if the request

@@ -37,7 +37,7 @@ func (p *placer) mergeLastFreed() {
 	}
 }
 
-// mergeLastFreedInto returns the size of the merged block in units.
+// mergeLastFreedInto adds lastFreed to its index, and returns the merged block's units.
 func (p *placer) mergeLastFreedInto(index *sizeIndex) uint64 {
 	id := p.lastFreed
 	p.lastFreed = 0
@@ -73,7 +73,7 @@ func (p *placer) canReuseLastFreed(units uint64, indexID uint32) bool {
 	return p.blocks[p.lastFreed].units() == units && p.hasUniqueSize(indexID, units)
 }
 
-// hasUniqueSize covers the second case, for lastFreed of at most 1 MiB.
+// hasUniqueSize checks for the second case. It returns false for sizes above 1 MiB.
 func (p *placer) hasUniqueSize(indexID uint32, units uint64) bool {
 	return units <= exactBins && p.lastFreedIndex == indexID &&
 		p.indexes[indexID].bags[units-1].count == 0 && p.lastFreedNeighbors == freeNeighbors{}

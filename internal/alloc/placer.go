@@ -18,7 +18,7 @@ type placer struct {
 	// The latest Alloc. Later calls reset lastAllocated.
 	lastAllocated      uint32 // block id, or 0
 	lastAllocatedUnits uint64 // requested size
-	lastAllocatedIndex uint32 // id of the index that the request selects
+	lastAllocatedIndex uint32 // id of the index for the request
 
 	// The latest Free. lastFreed is 0 once the block is live again or in an index.
 	lastFreed          uint32 // block id, or 0
@@ -97,8 +97,8 @@ func (p *placer) endAllocation(b *block) {
 	b.packed = uint64(noState)
 }
 
-// tryReserve reserves the best free block's region up to the given units of this block. It returns
-// false if no block is large enough.
+// tryReserve reserves the first units of the best free block, and all memory before them in its
+// region. It returns false if no block is large enough.
 func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	id, _ := p.findBlock(p.indexes[indexID], units, indexID)
 	if id == 0 {

@@ -23,8 +23,8 @@ type segment struct {
 	isRetired   bool   // set by Rebuild; a retired segment serves no more requests
 }
 
-// AddSegment adds a segment that the caller has mapped, as growth requests, and returns its
-// ordinal. The address affects placement only with AddressOrder.
+// AddSegment adds a segment that the caller has mapped for growth, and returns its ordinal. The
+// address affects placement only with AddressOrder.
 //
 // Errors: ErrSize, ErrAddress, *OutOfMemoryError if Capacity would be exceeded, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {

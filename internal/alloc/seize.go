@@ -3,13 +3,13 @@ package alloc
 // gap is a range of free memory in a segment, for Core.Seize. A gap can span several regions, which
 // are parts of a segment that belong to different streams.
 type gap struct {
-	regionID   uint32 // region at or before start; 0 if there is no gap
+	regionID   uint32 // start lies in this or a later region; 0 if there is no gap
 	start, end uint64 // positions in units of 512 bytes
 }
 
-// smallestGap finds the smallest gap in which the given units fit at a multiple of 2 MiB. It
-// returns the gap from the last such multiple on, or the zero gap if there is none. canTakeFrom
-// reports whether the memory of an index can be taken.
+// smallestGap finds the smallest gap in which the given units fit at a multiple of 2 MiB. The
+// result begins at the last such multiple. It is zero if no gap fits. canTakeFrom reports whether
+// the memory of an index can be taken.
 func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool) gap {
 	smallest, smallestUnits := gap{}, ^uint64(0)
 	for i := range l.segments {
@@ -64,7 +64,7 @@ func (l *layout) gaps(firstRegion uint32, canTakeFrom func(indexID uint32) bool)
 	return gaps
 }
 
-// otherIndexesOf returns the index ids of the regions that a gap spans, except indexID.
+// otherIndexesOf returns the index ids, except indexID, of the regions that a gap spans.
 func (l *layout) otherIndexesOf(g gap, indexID uint32) (others []uint32) {
 	for regionID := g.regionID; regionID != 0; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)

@@ -20,7 +20,7 @@ type streamTable struct {
 	selectedIndex  uint32 // its index for large requests
 }
 
-// Number returns a stream's number, from 1 in the order of the first Alloc or Reserve, or 0 for
+// Number returns a stream's number, from 1 in the order of the first Alloc or Reserve. It is 0 for
 // Stream 0 and streams without a request. Rebuild changes numbers.
 func (t *streamTable) Number(name Stream) uint32 {
 	streamID, isKnown := t.streamIDs[name]
@@ -33,25 +33,25 @@ func (t *streamTable) Number(name Stream) uint32 {
 
 // selectIndex returns the id of the stream's index for a request of roundedBytes, a multiple of
 // Unit.
-func (l *lifetimes) selectIndex(stream Stream, roundedBytes int64) uint32 {
-	if stream != l.selectedStream {
-		l.selectStream(stream)
+func (l *lifetimes) selectIndex(name Stream, roundedBytes int64) uint32 {
+	if name != l.selectedStream {
+		l.selectStream(name)
 	}
 
 	return l.selectedIndex + l.config.smallIndexBit(roundedBytes)
 }
 
-func (l *lifetimes) selectStream(stream Stream) {
-	streamID := l.ensureStream(stream)
+func (l *lifetimes) selectStream(name Stream) {
+	streamID := l.ensureStream(name)
 	l.assignNumber(streamID)
-	l.selectedStream = stream
+	l.selectedStream = name
 	l.selectedIndex = 2 * streamID
 }
 
-func (l *lifetimes) ensureStream(stream Stream) uint32 {
-	streamID, isKnown := l.streamIDs[stream]
+func (l *lifetimes) ensureStream(name Stream) uint32 {
+	streamID, isKnown := l.streamIDs[name]
 	if !isKnown {
-		streamID = l.addStream(stream)
+		streamID = l.addStream(name)
 		l.indexes = append(l.indexes, nil, nil)
 	}
 
