@@ -51,15 +51,14 @@ func lateStartError(
 // startedLate describes this rank in a lateStartError.
 const startedLate = "began this call when its deadline had passed or was near"
 
-// FetchNoter is an optional interface of a Plane. In a fetch, a rank asks another to share its
-// memory.
+// FetchNoter is an optional interface of a Plane for fetches: requests for another rank's memory.
 type FetchNoter interface {
-	// NoteFetch announces that a fetch from a group rank has begun, and end announces its end. During
-	// the fetch, errors of ranks that wait for this rank blame both ranks.
+	// NoteFetch announces a fetch from a group rank. Until end is called, ranks that wait for this
+	// rank blame both ranks in errors.
 	NoteFetch(rank int) (end func())
 }
 
-// Fetch returns the error of request, which asks a group rank to share its memory. For
+// Fetch calls request, which fetches from a group rank, and returns its error. For
 // context.DeadlineExceeded, Fetch makes the plane fail and returns an UnansweredError instead.
 func Fetch(
 	ctx context.Context, p Plane, group *driver.GroupConfig, rank int, callText string,
@@ -73,7 +72,7 @@ func Fetch(
 
 	err := request()
 	if errors.Is(err, context.DeadlineExceeded) {
-		// Without endNote, ranks that wait for this rank also blame the other one.
+		// Skip endNote, so that ranks that wait for this rank also blame the other one.
 		return p.Fail(UnansweredError(ctx, *group, rank, callText, begin))
 	}
 

@@ -32,11 +32,11 @@ type Messages interface {
 type Message struct {
 	// Number counts the rank's calls with the same operation, peer and tag, from 1.
 	Number uint64
-	// After is the number of collectives that the rank called before.
+	// After is the number of collectives that the rank called earlier.
 	After uint64
 }
 
-// MessageSegment returns a Message.After, or 0 if the group is not strict.
+// MessageSegment returns after, which is a Message.After, or 0 if the group is not strict.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0

@@ -99,8 +99,7 @@ type Wait struct {
 // IsDone reports whether the work is known to have completed.
 func (w *Wait) IsDone() bool { return w.Done != nil && w.Done() }
 
-// AddDetails returns a TimeoutError with CountsText, the error of FindFault instead of an ErrFault,
-// or err itself.
+// AddDetails adds CountsText to a TimeoutError, and replaces an ErrFault by the error of FindFault.
 func (w *Wait) AddDetails(err error) error {
 	timeout, isTimeout := errors.AsType[*driver.TimeoutError](err)
 	if isTimeout && w.CountsText != nil {
@@ -131,7 +130,7 @@ type Announcements interface {
 	DifferingRanks(ticket, digest uint64) []int
 }
 
-// Notifier is an optional interface of a Plane on which faults become known to peers with a delay.
+// Notifier is an optional interface of a Plane whose peers learn of faults with a delay.
 type Notifier interface {
 	// WaitForAcknowledgements waits for a limited time until the other ranks know of this rank's
 	// fault.
