@@ -427,7 +427,7 @@ func (r *recvCall) cannotArrive() error {
 // messages before it calls the collective, so mayArrive must read the ticket first.
 func (r *recvCall) mayArrive(source int) bool {
 	c := r.comm
-	if c.TicketsOf(source) <= r.priorCollectives {
+	if c.LastTicketOf(source) <= r.priorCollectives {
 		return true
 	}
 

@@ -95,8 +95,7 @@ func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
 			return nil, err
 		}
 
-		end := uint64(offset + chunkBytes)
-		isComplete := end >= slices.Max(e.sizes)
+		isComplete := uint64(offset+chunkBytes) >= slices.Max(e.sizes)
 		if isComplete {
 			return e.received, nil
 		}
@@ -174,8 +173,8 @@ func (e *exchange) appendChunk(rank int, s *slot, isFirst bool) error {
 	return nil
 }
 
-// Decide returns the first proposal of any rank, or its argument if the first proposal is invalid,
-// the argument is too large or the group is closed. Decide(nil) proposes nothing.
+// Decide returns the first proposal of any rank. Decide(nil) proposes nothing. Decide returns its
+// argument if the first proposal is invalid, the argument is too large or the group is closed.
 func (g *Group) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload {
 		return proposal
@@ -211,7 +210,7 @@ func propose(g *Group, decider *uint32, proposal []byte) {
 	g.faultLogs.mu.Lock() // also serializes this rank's proposals
 	defer g.faultLogs.mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
-		return // if this rank is the decider, others may be reading its block
+		return // others may be reading an earlier proposal of this rank
 	}
 
 	d := &g.ownBlock.decision

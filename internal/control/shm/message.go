@@ -126,7 +126,7 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, callText func() strin
 	}
 
 	now := sys.Monotonic()
-	waited := min(uint64(time.Since(since)), now)
+	waited := min(uint64(time.Since(since)), now) // keeps begin from wrapping around
 	w := &slowWait{
 		isReady: func() bool { return false }, awaited: sources, callText: callText,
 		timeout: p.cfg.Timeout.Get(),
@@ -147,7 +147,7 @@ func (p *plane) HasCalledMore(peer int, collectives uint64) bool {
 	}
 
 	for _, r := range sources {
-		if p.TicketsOf(r) <= collectives {
+		if p.LastTicketOf(r) <= collectives {
 			return false
 		}
 	}

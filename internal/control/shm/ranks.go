@@ -48,8 +48,8 @@ func (r *ranks) HasLeft(rank int) bool {
 // PresentRanks lists the other ranks that have not left the group.
 func (r *ranks) PresentRanks() []int { return slices.DeleteFunc(r.OtherRanks(), r.HasLeft) }
 
-// TicketsOf returns the last ticket that a rank has submitted.
-func (r *ranks) TicketsOf(rank int) uint64 {
+// LastTicketOf returns the last ticket that a rank has submitted.
+func (r *ranks) LastTicketOf(rank int) uint64 {
 	return spin.LoadAcquire64(&r.blocks[rank].status.submitted)
 }
 

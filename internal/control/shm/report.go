@@ -124,7 +124,7 @@ func (f *faultLogs) markFullLogs(g *Group) {
 
 // markAbsent handles the error of a wait for missingRanks. It marks those that have caused err as
 // absent, or returns false if err has a different cause.
-func (f *faultLogs) markAbsent(g *Group, err error, missingRanks []int) bool {
+func (f *faultLogs) markAbsent(g *Group, err error, missingRanks []int) (canContinue bool) {
 	var deadlock *driver.DeadlockError
 	var absentRanks []int
 	switch {

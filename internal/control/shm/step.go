@@ -60,8 +60,8 @@ func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 // payload may be nil if payloadBytes is 0.
 func (s *steps) Post(digest uint64, payload unsafe.Pointer, payloadBytes int) {
 	s.step++
-	lastBalance := s.postedBalances[s.step%2] // to overwrite if it is not 0
-	if s.balance|lastBalance != 0 {
+	oldBalance := s.postedBalances[s.step%2] // still in the line that this step overwrites
+	if s.balance|oldBalance != 0 {
 		digest = s.addBalance(digest)
 	}
 
