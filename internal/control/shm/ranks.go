@@ -118,7 +118,7 @@ func (r *ranks) wakeAll() {
 type peer struct {
 	*handoff.Peer               // connection to the process
 	rank          int           // world rank
-	isExited      atomic.Bool   // whether the process has exited
+	isExited      atomic.Bool
 	exited        chan struct{} // closed after isExited is set
 
 	watcher sync.WaitGroup

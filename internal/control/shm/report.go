@@ -60,7 +60,7 @@ func exchangeReports(ctx context.Context, g *Group, report []byte) ([][]byte, er
 	return reports, nil
 }
 
-// slotIsWritten is the value of slot.step after a slot of a log has been written.
+// slotIsWritten is the slot.step of a written slot in a log.
 const slotIsWritten = 1
 
 // write appends a report to this rank's log. It writes the report's first slot last, because other

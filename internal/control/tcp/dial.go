@@ -17,8 +17,8 @@ import (
 
 const (
 	dialTimeout = 20 * time.Second // for all rounds of dial
-	// closedTimeout limits how long the rank or a proxy may close every connection. A busy rank
-	// accepts a connection within this time.
+	// dial gives up if the rank or a proxy has closed every connection for closedTimeout. A busy
+	// rank accepts one within this time.
 	closedTimeout = 8 * time.Second
 	dialStagger   = 200 * time.Millisecond // between the starts of dials in a round
 	dialPause     = 500 * time.Millisecond // between rounds
@@ -208,8 +208,7 @@ func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error
 // exchangeTokens sends a hello with the first half of the token, and checks that the other end
 // answers with the second half.
 func (d *dialer) exchangeTokens(conn *net.TCPConn) error {
-	encodedHello := d.encodeHello(d.groupRank, d.attempts, conn)
-	if _, err := conn.Write(encodedHello); err != nil {
+	if _, err := conn.Write(d.encodeHello(d.groupRank, d.attempts, conn)); err != nil {
 		return err
 	}
 

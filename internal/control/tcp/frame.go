@@ -92,8 +92,8 @@ func (t track) allowsPost(payloadBytes int) bool {
 	return false
 }
 
-// allowsPayload reports whether the kind allows the track and a payload of this size.
-func (m *message) allowsPayload(payloadBytes int) bool {
+// isValid reports whether the kind allows the track and a payload of this size.
+func (m *message) isValid(payloadBytes int) bool {
 	hasNoTrack := m.track == ""
 	switch m.kind {
 	case kindPost:
@@ -148,7 +148,7 @@ func readFrame(r io.Reader) (message, error) {
 	}
 
 	m.track = track(name)
-	if !m.allowsPayload(int(payloadBytes)) {
+	if !m.isValid(int(payloadBytes)) {
 		return message{}, fmt.Errorf("invalid frame of kind %d on track %q with %d bytes: %w",
 			m.kind, m.track, payloadBytes, ErrProtocol)
 	}

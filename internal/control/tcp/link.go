@@ -135,7 +135,7 @@ func readFrames(p *Plane, l *link) {
 	if sys.IsSilence(err) {
 		markSilent(p, l.rank)
 	} else {
-		p.markLost(l.rank) // unless it has left
+		p.markLost(l.rank) // ignores a rank that has left
 	}
 
 	_ = l.conn.Close() // only now, because markSilent inspects all connections

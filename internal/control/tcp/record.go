@@ -73,7 +73,8 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 	return nil
 }
 
-// addPost records a post. After kindFail, it ignores the sender's post for an incomplete step.
+// addPost records a post. After kindFail, it ignores posts for steps that the sender has not
+// completed.
 func (r *rankRecord) addPost(m message) error {
 	s, err := r.ensureSteps(m.track)
 	if err != nil {
@@ -189,8 +190,8 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 // state summarizes the record for control.Judge, which decides about the wait w. It leaves
 // RankState.Missing to the caller.
 func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
-	isForWork := w.step == 0
-	hasCompleted := !isForWork && r.stepsOn(w.track).completed >= w.step
+	awaitsStep := w.step != 0
+	hasCompleted := awaitsStep && r.stepsOn(w.track).completed >= w.step
 	return control.RankState{
 		Failed:       r.failed,
 		Completed:    hasCompleted,
