@@ -116,8 +116,8 @@ func (r *ranks) wakeAll() {
 
 // peer is another rank's process, which this rank watches.
 type peer struct {
-	*handoff.Peer               // connection to the process
-	rank          int           // world rank
+	*handoff.Peer     // connection to the process
+	rank          int // world rank
 	isExited      atomic.Bool
 	exited        chan struct{} // closed after isExited is set
 
