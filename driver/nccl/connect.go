@@ -139,7 +139,7 @@ func (c *communicator) initParts(j *joiner) {
 		windowSupport: newWindowSupport(d.nccl, d.gpu.Major, &c.cfg, countMachines(c.members)),
 		hasWindowGraphs: func() bool {
 			r := &c.recorder
-			return c.windowGraphs.Load() > 0 || r.capturedWindowKernels && r.graphHolds.IsActive()
+			return c.windowGraphs.Load() > 0 || r.capturedWindowKernels && r.graphHolds.HasActive()
 		},
 	}
 	c.recorder = recorder{

@@ -251,7 +251,7 @@ func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 
 		_, err = m.device.captureAsOwner(cudaStream, func() error {
 			err := m.group.(driver.Recorder).Record(s, plan)
-			if !m.group.(*communicator).recorder.graphHolds.IsActive() {
+			if !m.group.(*communicator).recorder.graphHolds.HasActive() {
 				err = errors.Join(err, errors.New("the recorder does not track the capture"))
 			}
 

@@ -130,7 +130,7 @@ func (t *teardown) collectFacts() facts {
 	f := facts{progress: t.progress, hasStuckKernel: gpu.Stuck.Load()}
 	isLocked := t.tryLock()
 	f.hasBlockedCall = !isLocked
-	f.hasForeignGraphs = t.recorder.graphHolds.IsActive()
+	f.hasForeignGraphs = t.recorder.graphHolds.HasActive()
 	if isLocked {
 		f.hasForeignPlainKernels = f.hasForeignGraphs && t.recorder.capturedPlainKernels
 		f.hasForeignWindowKernels = f.hasForeignGraphs && t.recorder.capturedWindowKernels
@@ -254,7 +254,7 @@ func (t *teardown) abort() {
 // peersMayNeedData reports whether NCCL may still have to send data of completed calls to other
 // machines. CommAbort would lose this data (nccl.LostByAbort).
 func (t *teardown) peersMayNeedData() bool {
-	hasCompletedAll := t.haveKernelsEnded && !t.recorder.graphHolds.IsActive()
+	hasCompletedAll := t.haveKernelsEnded && !t.recorder.graphHolds.HasActive()
 	if !t.isMultiMachine || !hasCompletedAll {
 		return false
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // Arena reserves two address ranges of the same size. Each segment is mapped in both, at the same
-// offset. Only the first range is registered with NCCL. Some calls are faster with NCCL's kernels
-// for unregistered memory. They pass addresses in the second range.
+// offset. Only the first range is registered with NCCL. Calls that are faster with NCCL's kernels
+// for unregistered memory pass addresses in the second range.
 type Arena struct {
 	memory       *Memory
 	bytes        int64   // size of each range
@@ -75,8 +75,8 @@ func (a *Arena) reserve() (err error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Map allocates a segment and maps it at the given offset, or at a random offset in tests that set
-// Config.Scatter.
+// Map allocates a segment and maps it at the given offset, or at a random offset if
+// driver.Config.Scatter is set.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	granularity := m.gpu.Granularity
@@ -102,7 +102,7 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return s, nil
 }
 
-// Keep lets the arena outlive its device. CUDA cannot free only a part of a reservation.
+// Keep lets the arena outlive its device. The size stays, because CUDA cannot free a part of it.
 func (a *Arena) Keep(_ int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()

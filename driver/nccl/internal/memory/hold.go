@@ -53,7 +53,7 @@ func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 
 // begin makes CUDA call h.end when the graph is destroyed. After an error, begin ends h.
 func (h *Hold) begin(graph cuda.Graph) error {
-	h.add()
+	h.activate()
 	uc := h.holds.UseCounts
 	err := uc.gpu.CUDA.CallAfterGraph(graph, h.end)
 	if err == nil {
@@ -72,7 +72,7 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-func (h *Hold) add() {
+func (h *Hold) activate() {
 	hs := h.holds
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
@@ -84,7 +84,7 @@ func (h *Hold) add() {
 	hs.unfinished.Add(1)
 }
 
-// AddUses makes the Hold a user of each object, unless it already is one.
+// AddUses makes the Hold a user of each object in useCounts, at most once.
 func (h *Hold) AddUses(useCounts []*UseCount) {
 	h.holds.UseCounts.mu.Lock()
 	defer h.holds.UseCounts.mu.Unlock()
@@ -97,7 +97,7 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 	}
 }
 
-// AddPlainUses adds a plain call to each object, once for each entry.
+// AddPlainUses adds a plain call for each entry of useCounts.
 func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 	h.plainUses = append(h.plainUses, useCounts...)
 	h.holds.UseCounts.AddPlainCalls(useCounts)
@@ -107,7 +107,7 @@ func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 // run end on a thread that must not call CUDA.
 func (h *Hold) end() {
 	hs := h.holds
-	unused := h.removeUses()
+	unused := h.deactivate()
 	if len(unused) == 0 {
 		hs.unfinished.Done()
 		return
@@ -119,8 +119,8 @@ func (h *Hold) end() {
 	}()
 }
 
-// removeUses undoes AddUses and AddPlainUses, and returns the objects to free.
-func (h *Hold) removeUses() (unused []*UseCount) {
+// deactivate undoes AddUses and AddPlainUses, and returns the objects to free.
+func (h *Hold) deactivate() (unused []*UseCount) {
 	hs := h.holds
 	uc := hs.UseCounts
 	uc.mu.Lock()
@@ -138,8 +138,8 @@ func (hs *Holds) HasCapture(captureID uint64) bool {
 	return hs.active[captureID] != nil
 }
 
-// IsActive reports whether any Hold is active.
-func (hs *Holds) IsActive() bool {
+// HasActive reports whether any Hold is active.
+func (hs *Holds) HasActive() bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
 	return len(hs.active) > 0

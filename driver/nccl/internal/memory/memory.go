@@ -11,10 +11,10 @@ type Memory struct {
 	gpu       *gpu.GPU
 	scatter   *scatter.Scatter
 	UseCounts UseCounts
-	// NCCLMapsCaptured is set if NCCL on other ranks may map memory that captured calls use.
+	// NCCLMapsCaptured is set if NCCL may map the memory of plain calls on other ranks (UseCount).
 	NCCLMapsCaptured bool
-	// ReleaseCaptured makes NCCL on other ranks unmap memory that destroyed graphs have used.
-	// isUnmapping is set if this rank will also unmap the memory, even after an error.
+	// ReleaseCaptured makes NCCL on other ranks unmap memory that destroyed graphs have used. If
+	// isUnmapping is set, this rank then unmaps it too, even if ReleaseCaptured fails.
 	ReleaseCaptured func(isUnmapping bool) error
 
 	mu       ranked.Mutex[memoryMu] // guards the following fields
@@ -75,7 +75,7 @@ func (m *Memory) SegmentAt(address uintptr) *Segment {
 	return nil
 }
 
-// releaseOnPeers makes NCCL on other ranks unmap an object, unless the object has plain calls. See
+// releaseOnPeers makes NCCL on other ranks unmap an object that has no plain calls. See
 // ReleaseCaptured for isUnmapping.
 func (m *Memory) releaseOnPeers(u *UseCount, isUnmapping bool) error {
 	if !m.NCCLMapsCaptured {

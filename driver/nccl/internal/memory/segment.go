@@ -85,7 +85,7 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 // Keep does nothing, because the memory stays allocated until Unmap.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap removes the mappings, and thereby frees the memory, once UseCount has no users.
+// Unmap frees the memory once UseCount has no users.
 func (s *Segment) Unmap() error {
 	_, reclaimErr := s.arena.memory.gpu.Reclaim() // frees what earlier calls could not free yet
 	unmapErr := s.unmap()
@@ -124,7 +124,7 @@ func (s *Segment) free() error {
 	const isUnmapping = true
 	releaseErr := m.releaseOnPeers(&s.UseCount, isUnmapping)
 	m.remove(s)
-	if s.isSuspended { // no mappings are left
+	if s.isSuspended { // Suspend has removed the mappings
 		return releaseErr
 	}
 

@@ -92,15 +92,15 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns a message for the other ranks: a marker, followed by the fabric handle, if any.
+// Encode returns a message for the other ranks: isShared, followed by the fabric handle, if any.
 // The message of the zero Shared is empty.
 func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
 	}
 
-	const marker = 1
-	return append([]byte{marker}, s.Fabric...)
+	const isShared = 1
+	return append([]byte{isShared}, s.Fabric...)
 }
 
 // Withdraw closes the file, if any. A fabric handle stays valid until the memory is freed.
@@ -110,8 +110,8 @@ func (s *Shared) Withdraw() {
 	}
 }
 
-// MapShared is Fetch for an allocation that a rank of the group has passed to Share. If UseFabric
-// is set, it imports fabricHandle and ignores key.
+// MapShared maps an allocation that a rank of the group has passed to Share. It is like Fetch, but
+// if UseFabric is set, it imports fabricHandle and ignores key.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabricHandle []byte, bytes int64,
 	reservedAddress uintptr,

@@ -15,7 +15,7 @@ var _ driver.SuspendableSegment = (*Segment)(nil)
 
 // PrepareSuspend checks that the memory can be freed, and copies the contents to host memory if
 // save is set. It returns ErrBusy while a kernel of a closed stream or group is running, or while
-// a graph may need mappings of the memory on other ranks.
+// NCCL may map the memory on other ranks for a graph.
 func (s *Segment) PrepareSuspend(save bool) error {
 	m := s.arena.memory
 	g := m.gpu

@@ -5,11 +5,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount counts the users of an object. The object is a window (memory registered with NCCL), a
-// segment, or an arena. It is not freed while it has users. A plain call is a captured call whose
-// memory is not in windows. UseCounts.mu guards the fields.
+// UseCount counts the users of an object: a window (memory registered with NCCL), a segment, or an
+// arena. The object is not freed while it has users. UseCounts.mu guards the fields.
+//
+// A plain call is a captured call whose memory is not in windows.
 type UseCount struct {
-	userCount      int          // graphs, plain calls, and objects whose container this is
+	userCount      int          // graphs, plain calls, and contained objects with a deferredFree
 	plainCallCount int          // users that are plain calls
 	mayBeOnPeers   bool         // NCCL may have mapped the object on other ranks for a plain call
 	deferredFree   func() error // called once userCount is 0; nil if no free is pending
@@ -24,7 +25,7 @@ type UseCounts struct {
 	holdsUntilClose []*Hold // for graphs whose destruction CUDA does not report
 }
 
-// AddPlainCalls adds a plain call to each object, once for each entry.
+// AddPlainCalls adds a plain call for each entry of useCounts.
 func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -44,9 +45,9 @@ func (uc *UseCounts) EndPlainCalls(useCounts []*UseCount) {
 	uc.freeAllUnused(unused)
 }
 
-// DeferUntilUnused defers free until u has no users. If u has none, it returns false, and the
-// caller must call free. It ignores later calls for u. GPU.Reclaim returns the error of free. Until
-// free has run, u is a user of container, unless container is nil.
+// DeferUntilUnused returns false if u has no users. The caller must then call free. Otherwise, free
+// runs once u has no users, and GPU.Reclaim returns its error. Until then, u is a user of
+// container, unless that is nil. Later calls for u are ignored.
 func (uc *UseCounts) DeferUntilUnused(
 	u, container *UseCount, free func() error,
 ) (isDeferred bool) {
@@ -145,8 +146,8 @@ func (uc *UseCounts) hasPlainCalls(u *UseCount) bool {
 	return u.plainCallCount > 0
 }
 
-// beginRelease reports whether u may be on peers and has no plain calls. If so, it clears
-// mayBeOnPeers.
+// beginRelease clears mayBeOnPeers and returns its old value. If u has plain calls, it only returns
+// false.
 func (uc *UseCounts) beginRelease(u *UseCount) (mustRelease bool) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
