@@ -153,7 +153,7 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 			continue
 		}
 
-		messageEnd, err := call.message.Launch(s)
+		messageEnd, err := call.message.PrepareLaunch(s)
 		if err != nil {
 			gc.failCommunicators(announcedCount, err)
 			return err

@@ -9,8 +9,8 @@ import (
 )
 
 // CapturedMessage is a Send or a Recv in a CUDA graph. Each launch of the graph transfers a new
-// message. All launches of a Send use the same memory and flags, so the stream of each launch waits
-// until the receiver has copied the previous message.
+// message. All launches of a Send use the same memory and flags, so each launch first waits until
+// the receiver has copied the previous message.
 type CapturedMessage struct {
 	messages   *Messages
 	plan       *Plan
@@ -55,16 +55,16 @@ func (c *CapturedMessage) captureSend(s *stream.Stream) error {
 	receiver := c.plan.Root
 	box := m.outbox.peers[receiver].mailbox
 	copiedFlag := &m.outbox.flagsTo(receiver).copied[c.staged.slot]
-	copied := box.deviceAddress(copiedFlag)
+	copiedAddress := box.deviceAddress(copiedFlag)
 	if err := api.StreamWriteValue(s.CUDA, state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}
 
-	if err := api.StreamWaitValue(s.CUDA, copied, flagSet, cuda.WaitEqual); err != nil {
+	if err := api.StreamWaitValue(s.CUDA, copiedAddress, flagSet, cuda.WaitEqual); err != nil {
 		return err
 	}
 
-	if err := api.StreamWriteValue(s.CUDA, copied, flagCleared); err != nil {
+	if err := api.StreamWriteValue(s.CUDA, copiedAddress, flagCleared); err != nil {
 		return err
 	}
 
@@ -75,22 +75,22 @@ func (c *CapturedMessage) captureSend(s *stream.Stream) error {
 	return m.outbox.queueSend(c.plan, c.staged, s.CUDA)
 }
 
-// Launch prepares a launch of the graph on s. The caller must hold s.Mu and Group.Mu until it has
-// queued the launch.
-func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
+// PrepareLaunch prepares a launch of the graph on s. The caller must hold s.Mu and Group.Mu until
+// it has queued the launch.
+func (c *CapturedMessage) PrepareLaunch(s *stream.Stream) (*End, error) {
 	if err := c.messages.beginCall(s, c.plan); err != nil {
 		return nil, err
 	}
 
 	if c.plan.Operation == driver.Send {
-		return c.launchSend(s)
+		return c.prepareSend(s)
 	}
 
-	return c.launchReceive(s)
+	return c.prepareReceive(s)
 }
 
-// launchSend announces the launch's message to the receiver.
-func (c *CapturedMessage) launchSend(s *stream.Stream) (*End, error) {
+// prepareSend announces the launch's message to the receiver.
+func (c *CapturedMessage) prepareSend(s *stream.Stream) (*End, error) {
 	m := c.messages
 	const needsSlot = false // Messages.Record has reserved it
 	if err := m.outbox.awaitRoom(c.plan, needsSlot); err != nil {
@@ -99,17 +99,17 @@ func (c *CapturedMessage) launchSend(s *stream.Stream) (*End, error) {
 
 	e := c.newEnd()
 	m.Owner.NoteMessage(s, c.plan.Call)
-	c.setFlags(e)
+	c.setFlagAddresses(e)
 	m.outbox.announce(e, c.staged)
 	return e, nil
 }
 
-// launchReceive registers the launch's Recv for delivery.
-func (c *CapturedMessage) launchReceive(s *stream.Stream) (*End, error) {
+// prepareReceive registers the launch's Recv for delivery.
+func (c *CapturedMessage) prepareReceive(s *stream.Stream) (*End, error) {
 	m := c.messages
 	e := c.newEnd()
 	m.Owner.NoteMessage(s, c.plan.Call)
-	if _, err := m.inbox.post(e); err != nil { // accepts the Recv only after the launch
+	if _, err := m.inbox.post(e); err != nil { // false for a captured Recv
 		return nil, m.Plane.Fail(err)
 	}
 
@@ -137,8 +137,8 @@ func (c *CapturedMessage) newEnd() *End {
 	return e
 }
 
-// setFlags stores the addresses of the Send's flags in e.
-func (c *CapturedMessage) setFlags(e *End) {
+// setFlagAddresses stores the addresses of the Send's flags in e.
+func (c *CapturedMessage) setFlagAddresses(e *End) {
 	o := c.messages.outbox
 	receiver := c.plan.Root
 	flags := o.flagsTo(receiver)
@@ -154,7 +154,7 @@ func (c *CapturedMessage) release() {
 	m := c.messages
 	switch {
 	case c.descriptor != nil:
-		m.Device.Descriptors.Put(c.descriptor) // contains the state
+		m.Device.Descriptors.Put(c.descriptor) // includes c.state
 	case c.state != nil:
 		m.Device.GPU.Words.Put(c.state)
 	}

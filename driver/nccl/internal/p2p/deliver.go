@@ -59,7 +59,7 @@ func (in *inbox) deliverMessages() {
 // deliveryRound is the result of acceptMessages.
 type deliveryRound struct {
 	accepted  []*End // Recvs that have accepted their messages
-	awaitsGPU bool   // a Recv may need a GPU's flag, and GPUs do not call wake
+	awaitsGPU bool   // a Recv may need a flag, which a GPU sets without calling wake
 	isDone    bool   // nothing is left to deliver, or the group has ended
 	err       error
 }
@@ -148,7 +148,7 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 	copied := &in.mailbox.flags(a.source).copied[a.slot]
 	e.descriptor.To = uint64(e.plan.Address)
 	e.descriptor.Bytes = a.bytes
-	e.descriptor.Taken = uint64(in.mailbox.deviceAddress(copied)) // set by the GPU after the copy
+	e.descriptor.Taken = uint64(in.mailbox.deviceAddress(copied)) // the GPU sets it after the copy
 	e.markHandled()
 	a.isAccepted = true
 	a.previousInSlot = nil
@@ -184,7 +184,7 @@ type slotKey struct {
 type announcement struct {
 	header
 	source         int           // group rank of the sender
-	previousInSlot *announcement // nil if there is none, or once this message is accepted
+	previousInSlot *announcement // nil if there is none; cleared by accept
 	isAccepted     bool          // a Recv has accepted the message
 }
 
@@ -227,7 +227,7 @@ func (in *inbox) claimMessage(a *announcement) bool {
 		return false
 	}
 
-	if in.canBeOverwritten(a) { // set since canClaim
+	if in.canBeOverwritten(a) { // a failure has occurred since canClaim
 		atomic.StoreUint32(arrived, flagSet)
 		return false
 	}

@@ -19,7 +19,7 @@ type End struct {
 	control.Message               // Number counts the calls with the same operation, peer and tag
 	isCompared      bool          // the Send is compared with its Recv
 	isCaptured      bool          // the call is in a CUDA graph
-	state           *gpu.Word     // a value of kernels.Message.State; nil for a Send outside graphs
+	state           *gpu.Word     // like kernels.Message.State; nil for a Send outside graphs
 	doneEvent       *stream.Event // recorded after a Send; nil for a Recv
 
 	// Flags of a captured Send, shared with the receiver.
@@ -30,7 +30,7 @@ type End struct {
 	// State of the wait, guarded by inbox.mu.
 	waitStart      time.Time // when checkWait first saw the stream wait, or zero
 	releaseStart   time.Time // time of the first release of this wait, or zero
-	previousLaunch *End      // of the same call in the graph, or nil
+	previousLaunch *End      // nil for the first launch, and once isHandled is set
 	isHandled      bool      // the Recv was accepted or refused, or the Send has completed
 
 	// State of a Recv, guarded by inbox.mu.
@@ -41,7 +41,7 @@ type End struct {
 	announcement *announcement    // nil until this rank has read the message's header
 }
 
-const notWaiting = 0
+const notWaiting = 0 // value of state, like kernels.MessageWaits
 
 func (e *End) isCapturedSend() bool { return e.copiedFlag != nil }
 
@@ -54,7 +54,7 @@ func (e *End) hasReachedWait() bool {
 	return e.isPreviousHandled() && e.state.Value() == kernels.MessageWaits
 }
 
-// checkWait reports whether the stream waits in this launch, and sets waitStart when it first does.
+// checkWait reports whether the stream waits in this launch. The first true result sets waitStart.
 func (e *End) checkWait() (isWaiting bool) {
 	if e.isHandled || e.state == nil || !e.hasReachedWait() {
 		return false
@@ -107,8 +107,8 @@ func (e *End) refuse() {
 }
 
 // release ends the wait of a captured Send after the group has failed. The stream then overwrites
-// the previous message, so release withdraws that message. If the receiver has already claimed it,
-// the wait ends after copyTimeout. Call release repeatedly until the stream no longer waits.
+// the previous message, so release first withdraws it. If the receiver has already claimed it, the
+// wait ends only after copyTimeout. Call release repeatedly until the stream no longer waits.
 func (e *End) release() {
 	atomic.StoreUint32(e.canOverwriteFlag, flagSet)
 	if e.releaseStart.IsZero() {

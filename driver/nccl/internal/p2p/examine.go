@@ -85,15 +85,15 @@ func (m *Messages) confirmedFault(e *End) error {
 	return err
 }
 
-// findFault is confirmedFault, but ignores messages that are posted meanwhile. The caller must not
-// hold inbox.mu.
+// findFault is confirmedFault, but misses messages that are posted during the call. The caller must
+// not hold inbox.mu.
 func (m *Messages) findFault(e *End) error {
 	p := e.plan
 	m.inbox.mu.Lock()
 	lacksMessage := p.Operation == driver.Recv && !mayHaveMessage(m.inbox, e)
 	m.inbox.mu.Unlock()
 	// In a strict group, a Send and its Recv come after the same number of collectives (e.After). A
-	// peer that has called more can no longer send the message.
+	// peer that has called more collectives can no longer send the message.
 	mustBeSent := m.Config.Strict && lacksMessage
 	if mustBeSent && m.messagePlane.HasCalledMore(p.Root, e.After) {
 		nextCollective := e.After + 1
@@ -115,8 +115,8 @@ func mayHaveMessage(in *inbox, e *End) bool {
 }
 
 // UnmatchedError is called when the group closes. It returns an error that lists the Sends without
-// a Recv and the Recvs without a Send. It also closes this rank's mailbox, so that senders list
-// their later messages (unreadByPeers).
+// a Recv and the Recvs without a Send. It also closes this rank's mailbox. Senders then list
+// their later messages as unread (unreadByPeers).
 func (m *Messages) UnmatchedError() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil

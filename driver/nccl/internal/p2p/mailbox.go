@@ -22,7 +22,7 @@ import (
 // data, and sets copied[5]. Rank 0 can then reuse the slot.
 //
 // A mailbox consists of a wakeup, then flags for each sender, then a headerRing for each sender.
-// Each part begins at a page boundary.
+// Each of these begins at a page boundary.
 type mailbox struct {
 	memory       *sys.Mapping
 	ranks        int     // size of the group
@@ -60,7 +60,7 @@ type flags struct {
 type headerRing struct {
 	postedCount uint64 // headers that the sender has ever written
 	// canOverwrite is set after a failure. The sender's GPU may then overwrite messages of CUDA
-	// graphs, and the receiver must not claim these.
+	// graphs, so the receiver must not claim them.
 	canOverwrite uint32
 	_            [pageBytes - uint64Bytes - uint32Bytes]byte
 	readCount    uint64 // headers that the receiver has ever read

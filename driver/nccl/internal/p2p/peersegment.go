@@ -17,7 +17,7 @@ type segmentKey struct {
 
 // peerSegment is an allocation from which a peer's messages are copied.
 type peerSegment struct {
-	address uintptr // 0 until mapped; reserved while the group is suspended
+	address uintptr // 0 until mapped; only reserved while the group is suspended
 	bytes   int64
 	err     error // set if mapping has failed
 }
@@ -67,18 +67,18 @@ func (in *inbox) mapSegment(key segmentKey, segment *peerSegment) {
 	in.mailbox.wakeup().wake()
 }
 
-// mappedSegments returns the segments that have an address. It locks mu.
-func (in *inbox) mappedSegments() map[segmentKey]*peerSegment {
+// segmentsWithAddress returns the segments that have an address. It locks mu.
+func (in *inbox) segmentsWithAddress() map[segmentKey]*peerSegment {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	mapped := map[segmentKey]*peerSegment{}
+	found := map[segmentKey]*peerSegment{}
 	for key, segment := range in.peerSegments {
 		if segment.address != 0 {
-			mapped[key] = segment
+			found[key] = segment
 		}
 	}
 
-	return mapped
+	return found
 }
 
 func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
@@ -92,7 +92,7 @@ func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	})
 }
 
-// mapSegmentAgain must be called without mu.
+// mapSegmentAgain maps a segment at its reserved address. The caller must not hold mu.
 func (in *inbox) mapSegmentAgain(
 	ctx context.Context, key segmentKey, segment *peerSegment,
 ) error {

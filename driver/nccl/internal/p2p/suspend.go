@@ -12,7 +12,7 @@ import (
 
 // Suspender temporarily frees the memory of a group's messages, and keeps the addresses of the
 // memory. The steps are PrepareSuspend, Suspend, Allocate and MapAgain. Each step begins after the
-// previous one has succeeded on all ranks. Methods do nothing unless Available.
+// previous one has succeeded on all ranks. Methods do nothing unless Messages.Available.
 type Suspender struct{ Messages *Messages }
 
 // PrepareSuspend returns ErrBusy unless all messages from and to this rank have been received.
@@ -73,14 +73,14 @@ func (s *Suspender) Suspend() (freed int64, err error) {
 		return 0, nil
 	}
 
-	peerSegments := slices.Collect(maps.Values(m.inbox.mappedSegments()))
+	peerSegments := slices.Collect(maps.Values(m.inbox.segmentsWithAddress()))
 	m.suspended = true
 	unmapErr := unmapSegments(m.Device.GPU, peerSegments)
 	freeErr := s.freeStaging()
 	return m.outbox.staging.bytes, errors.Join(unmapErr, freeErr)
 }
 
-// freeStaging requires Messages.Mu.
+// freeStaging frees all staging memory. The caller must hold Messages.Mu.
 func (s *Suspender) freeStaging() error {
 	m := s.Messages
 	staging := &m.outbox.staging
@@ -133,7 +133,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	}
 
 	var mapped []*peerSegment
-	for key, segment := range m.inbox.mappedSegments() {
+	for key, segment := range m.inbox.segmentsWithAddress() {
 		if err := m.inbox.mapSegmentAgain(ctx, key, segment); err != nil {
 			unmapErr := unmapSegments(m.Device.GPU, mapped)
 			return errors.Join(err, unmapErr)

@@ -143,7 +143,7 @@ func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	err := e.doneEvent.Record(s.CUDA)
 	m.inbox.mu.Lock()
 	m.unfinishedSends = append(m.unfinishedSends, e)
-	// Since the list doubles between prunes, a Send takes constant amortized time.
+	// The list doubles between prunes, so a Send takes constant amortized time.
 	pruneThreshold := 2*m.sendsAfterPrune + minNewSends
 	mustPrune := len(m.unfinishedSends) > pruneThreshold
 	m.inbox.mu.Unlock()
