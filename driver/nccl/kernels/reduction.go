@@ -30,23 +30,23 @@ var types = map[driver.DataType]elementType{
 	driver.Uint64:   {number: 7, isTreatedAsSigned: true},
 }
 
-// Launch.reduction consists of the number of an operation (bits 0 to 2), and for generic kernels,
-// an order and the number of a type. src/call.h has the same layout.
+// Launch.reduction contains the number of an operation (bits 0 to 2). For generic kernels, it also
+// contains an order, and typeUnit times the number of a type. src/call.h has the same layout.
 const (
 	orderSequential = 0
 	orderTree       = 1 << 3
 	orderRounded    = 1 << 4 // used with orderTree; rounds intermediate results to the elements' type
 	typeUnit        = 1 << 5
 
-	lastSpecializedOp = 2 // number of Max, the last operation of specialized kernels
+	lastSpecializedOp = 2 // Max; specialized kernels exist for operations 0 to 2
 )
 
 // CanReduce reports whether symmem's kernels support a reduction of elements of a type.
 func CanReduce(t driver.DataType, op driver.ReduceOp) bool {
 	element, supportsType := types[t]
 	supportsOp := op.Kernel() != 0
-	lacksUnsigned := element.isTreatedAsSigned && op.NeedsUnsigned(t)
-	return supportsType && supportsOp && !lacksUnsigned
+	needsUnsigned := element.isTreatedAsSigned && op.NeedsUnsigned(t)
+	return supportsType && supportsOp && !needsUnsigned
 }
 
 // setReduction sets reduction, divisor and isGeneric. It returns an error if no kernel supports the

@@ -10,7 +10,8 @@ import (
 )
 
 // In a mixture of experts, a few of many experts process each token. Dispatch copies a token's row
-// into tables on the ranks that own these experts. Combine adds up each token's rows from there.
+// into tables on the ranks that own these experts. Combine adds up each token's rows from these
+// tables.
 //
 // Line kernels, for small calls, pass rows through exchange memory. A line holds 120 bytes of data
 // and an arrival flag. Bulk kernels access the tables of other ranks, and the tables must be in
@@ -218,11 +219,11 @@ func (a *routeArguments) setChunks(chunks int64) {
 }
 
 // setOwners sets the arguments from which kernels compute the owner of an expert. If the experts do
-// not divide evenly, each of the first ranksWithMore ranks owns one expert more than the others.
-// splitExpert is the first expert of the other ranks. Instead of dividing by the number of a rank's
+// not divide evenly, each of the first ranksWithMore ranks owns one expert more than the others,
+// whose experts begin at splitExpert. Instead of dividing by the number of a rank's
 // experts, kernels multiply by inverseIfMore or inverseOthers.
 func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
-	expertsPerRank := call.Experts / l.Ranks // on the other ranks
+	expertsPerRank := call.Experts / l.Ranks // without the extra expert
 	ranksWithMore := call.Experts % l.Ranks
 	a.splitExpert = uint32(ranksWithMore * (expertsPerRank + 1))
 	a.ranksWithMore = uint32(ranksWithMore)
