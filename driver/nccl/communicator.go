@@ -34,7 +34,7 @@ type communicator struct {
 	lockPosition uint64    // a goroutine locks communicators in order of this value
 	members      []*member // by group rank
 	comm         *ncclComm
-	group        stream.Group // the address of owner
+	group        stream.Group // &owner
 	direct       directPath   // runs symmem's own kernels
 	messages     p2p.Messages
 	openGraphs   sync.WaitGroup // counts symmem's open graphs with calls of the group
@@ -144,7 +144,7 @@ func (c *communicator) Close() error {
 	messagesErr := c.messages.UnmatchedError()
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
-		if messagesErr != nil { // perhaps because of the peer
+		if messagesErr != nil { // perhaps caused by the peer's failure
 			messagesErr = errors.Join(peerErr, messagesErr)
 		}
 	}
@@ -190,7 +190,7 @@ const (
 func awaitWork(c *communicator) (state workState) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
-	_ = gpu.Poll(ctx, func() bool { // after a timeout, the last state is valid
+	_ = gpu.Poll(ctx, func() bool { // state stays valid after a timeout
 		state = findWorkState(c)
 		return state != workRunning || c.messages.HasUnanswered() || c.plane.Cause() != nil
 	})

@@ -11,7 +11,7 @@ import (
 
 // comparer detects ranks that launch different calls, such as an AllReduce on rank 0 and a
 // Broadcast on rank 1. The ranks exchange digests (hashes) of a call's arguments. In a direct call,
-// symmem's own kernels compare them on the GPU. For other calls, the hosts do, before the launch.
+// symmem's own kernels compare them on the GPU. The hosts compare other calls before the launch.
 type comparer struct {
 	cfg     *driver.GroupConfig
 	plane   control.Plane // connects the ranks outside NCCL
@@ -29,8 +29,8 @@ func (c *comparer) announce(call *driver.Call, ticket uint64) {
 	}
 }
 
-// compare compares a call on the hosts, unless its kernels compare it. In both cases, it returns an
-// error if the group or a peer has failed.
+// compare returns an error if the group or a peer has failed. It also compares the call on the
+// hosts, unless the call's kernels do that.
 func (c *comparer) compare(call *driver.Call, ticket uint64, isDirect bool) error {
 	if c.kernelsCompare(isDirect) {
 		return c.checkFailure(call, ticket)
@@ -54,8 +54,8 @@ func (c *comparer) kernelsCompare(isDirect bool) bool {
 	return isDirect && c.direct.announcements != nil
 }
 
-// checkFailure returns an error if the group or a peer has failed. A mismatch makes peers fail, so
-// checkFailure prefers to return the mismatch.
+// checkFailure returns an error if the group or a peer has failed. It prefers a mismatch, which may
+// have made the peer fail.
 func (c *comparer) checkFailure(call *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil {
 		return err
@@ -92,11 +92,10 @@ func (c *comparer) checkSplits(call *driver.Call, ticket uint64) error {
 	encodedSplits, err := c.plane.Exchange(ctx, driver.LaneCalls, encodeSplits(call.Splits))
 	if err != nil {
 		err = fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, c.cfg.Name(), err)
-	} else {
-		err = compareSplits(c.cfg, ticket, encodedSplits)
+		return c.plane.Fail(err)
 	}
 
-	if err != nil {
+	if err := compareSplits(c.cfg, ticket, encodedSplits); err != nil {
 		return c.plane.Fail(err)
 	}
 

@@ -53,7 +53,7 @@ func (s step) isLast() bool {
 }
 
 type progress struct {
-	hasDrainTimedOut bool // cleared by stepAbort if kernels may be running
+	hasDrainTimedOut bool // stepAbort clears it if kernels may be running
 	hasDeregistered  bool // stepDeregister has been executed
 	haveKernelsEnded bool // kernels have exited, or the drain has timed out
 	hasAborted       bool // stepAbort has been executed
@@ -72,10 +72,10 @@ type facts struct {
 	closedStreamsMayRun bool // closed streams or groups may still use memory
 	canAbortQuickly     bool // no other work can delay the abort for long
 
-	// The following fields describe foreign graphs with calls of the group. The last two are false if
-	// hasBlockedCall is set, because the kernels are then unknown.
+	hasForeignGraphs bool // there are foreign graphs with calls of the group
 
-	hasForeignGraphs        bool
+	// The kernels in these graphs. If hasBlockedCall is set, they are unknown, and the fields false.
+
 	hasForeignPlainKernels  bool
 	hasForeignWindowKernels bool
 }
@@ -147,7 +147,7 @@ func decideAfterAbort(f *facts) step {
 	case f.haveKernelsEnded:
 		return stepFinish
 	case f.canDrain():
-		return stepDrain // also ends each Recv without a message, for which the abort waits
+		return stepDrain // also ends Recvs without a message, for which the abort waits
 	case f.hasWindowKernels:
 		return stepAbandonStreams
 	default:

@@ -11,7 +11,7 @@ import (
 // history contains a group's last calls. Each collective has a ticket, its number in the group from
 // 1. Messages have no ticket. Writers hold communicator.mu. Readers are lock-free.
 type history struct {
-	last       atomic.Uint64 // the results of lastCall, packed by setLast
+	last       atomic.Uint64 // last ticket and operation, packed by setLast
 	callCounts [driver.Paths]atomic.Uint64
 	calls      [historySize]atomic.Pointer[driver.Call] // at index ticket % historySize
 
@@ -30,7 +30,7 @@ func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
 }
 
 // recordCollective records a launch or, if ticket is 0, a call that another library captures.
-// exchangeKernelCount counts those of symmem's kernels that communicate between ranks.
+// exchangeKernelCount is the number of symmem's kernels that communicate between ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
 	h.count(call.Path)
 	if ticket != 0 {
@@ -81,8 +81,8 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 	call := h.calls[ticket%historySize].Load()
 	lastTicket, _ = h.lastCall()
 	nextTicket := lastTicket + 1 // a writer may have stored its call already
-	mayBeReplaced := nextTicket >= ticket+historySize
-	if mayBeReplaced {
+	mayBeOverwritten := nextTicket >= ticket+historySize
+	if mayBeOverwritten {
 		return nil
 	}
 

@@ -13,19 +13,19 @@ import (
 
 // newList returns a plan that runs several plans together.
 func newList(c *communicator, plans []driver.Plan) (*plan, error) {
-	members, err := listMembers(c, plans)
+	listed, err := convertPlans(c, plans)
 	if err != nil {
 		return nil, err
 	}
 
-	cache := members[0].cachedList
+	cache := listed[0].cachedList
 	if cache != nil {
-		if list := cache.Load(); list != nil && slices.Equal(list.listedPlans, members) {
+		if list := cache.Load(); list != nil && slices.Equal(list.listedPlans, listed) {
 			return list, nil
 		}
 	}
 
-	list := &plan{c: c, listedPlans: members, Call: driver.ListOf(plans)}
+	list := &plan{c: c, listedPlans: listed, Call: driver.ListOf(plans)}
 	if list.Path != driver.PathDirect {
 		return list, nil
 	}
@@ -41,23 +41,23 @@ func newList(c *communicator, plans []driver.Plan) (*plan, error) {
 	return list, nil
 }
 
-// listMembers converts the plans of a list, or returns an error if they cannot run together.
-func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
-	members := make([]*plan, 0, len(plans))
-	for _, p := range plans {
-		member, ok := p.(*plan)
-		if !ok || member.c != c {
+// convertPlans converts the plans of a list, or returns an error if they cannot run together.
+func convertPlans(c *communicator, plans []driver.Plan) ([]*plan, error) {
+	listed := make([]*plan, 0, len(plans))
+	for _, driverPlan := range plans {
+		p, ok := driverPlan.(*plan)
+		if !ok || p.c != c {
 			return nil, errForeignPlan
 		}
 
-		members = append(members, member)
-		if member.Path != members[0].Path || !canList(member) {
-			return nil, fmt.Errorf("a list with %v on the %v path: %w", member.Operation, member.Path,
+		listed = append(listed, p)
+		if p.Path != listed[0].Path || !canList(p) {
+			return nil, fmt.Errorf("a list with %v on the %v path: %w", p.Operation, p.Path,
 				driver.ErrUnsupported)
 		}
 	}
 
-	return members, nil
+	return listed, nil
 }
 
 func canList(p *plan) bool {
@@ -69,8 +69,8 @@ func canList(p *plan) bool {
 	default:
 		isMessage := p.Operation.PointToPoint()
 		isList := p.listedPlans != nil
-		isOneGroup := p.parts == nil && !p.hasFactor() // a call to NCCL or one NCCL group of calls
-		return isOneGroup && !isMessage && !isList
+		isOneNCCLGroup := p.parts == nil && !p.hasFactor() // a call to NCCL or one NCCL group of calls
+		return isOneNCCLGroup && !isMessage && !isList
 	}
 }
 
@@ -80,9 +80,9 @@ func prepareGather(p *plan) error {
 	launch := directLaunch(p)
 	launch.Symmetric = true
 	calls := make([]*driver.Call, len(p.listedPlans))
-	for i, member := range p.listedPlans {
-		calls[i] = &member.Call
-		w := member.ownWindow(member.RecvWindow)
+	for i, listed := range p.listedPlans {
+		calls[i] = &listed.Call
+		w := listed.ownWindow(listed.RecvWindow)
 		if w == nil || !w.isMappedEverywhere {
 			launch.Symmetric = false // a rank cannot access all receive buffers
 		}
@@ -99,22 +99,22 @@ func prepareGather(p *plan) error {
 // queueList queues a list that NCCL runs.
 func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	if len(p.c.cfg.Ranks) == 1 {
-		return copyMembers(p, s, gpu)
+		return copyListed(p, s, gpu)
 	}
 
 	var calls []nccl.Invocation // for one NCCL group
-	for _, member := range p.listedPlans {
+	for _, listed := range p.listedPlans {
 		switch {
-		case member.singleCall.Prepared():
-			calls = append(calls, member.singleCall)
-		case member.guard != nil: // works around the defect nccl.EarlyStart
-			if err := member.guard(s.CUDA, gpu); err != nil {
+		case listed.singleCall.Prepared():
+			calls = append(calls, listed.singleCall)
+		case listed.guard != nil: // works around the defect nccl.EarlyStart
+			if err := listed.guard(s.CUDA, gpu); err != nil {
 				return err
 			}
 
-			calls = append(calls, member.guardedCall)
-		default: // no calls for a member without data
-			calls = append(calls, member.groupedCalls...)
+			calls = append(calls, listed.guardedCall)
+		default: // no calls without data
+			calls = append(calls, listed.groupedCalls...)
 		}
 	}
 
@@ -125,10 +125,10 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	return p.c.comm.queueGroup(calls, s.CUDA)
 }
 
-// copyMembers queues a list in a group of one rank, where each call is a copy.
-func copyMembers(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
-	for _, member := range p.listedPlans {
-		if err := copyLocally(member, s.CUDA, gpu); err != nil {
+// copyListed queues a list in a group of one rank, where each call is a copy.
+func copyListed(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
+	for _, listed := range p.listedPlans {
+		if err := copyLocally(listed, s.CUDA, gpu); err != nil {
 			return err
 		}
 	}

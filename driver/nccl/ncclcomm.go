@@ -21,13 +21,13 @@ type ncclComm struct {
 	gpu       *gpu.GPU
 	library   *nccl.Library
 	handle    nccl.Comm
-	isFreeing atomic.Bool // set by the caller of abort or destroy
+	isFreeing atomic.Bool // set before abort or destroy
 	// mayMapCaptured is set once a CUDA graph contains a call on memory outside windows. NCCL may map
 	// this memory on other ranks.
 	mayMapCaptured atomic.Bool
 
-	// communicator.mu guards the following fields, and is held during calls of register, deregister,
-	// suspend and resume.
+	// communicator.mu guards the following fields. Callers of register, deregister, suspend and
+	// resume hold it.
 
 	isSuspended bool
 	afterResume func() error // called by the next resume, or nil

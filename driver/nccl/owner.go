@@ -14,8 +14,8 @@ import (
 	"symmem/internal/control"
 )
 
-// owner implements the methods that streams and messages need of their group. The plane stores the
-// group's cause: the error with which it has failed, or driver.ErrClosed.
+// owner implements the methods that streams and messages need of their group. The group's cause,
+// stored by the plane, is the error with which it has failed, or driver.ErrClosed.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -35,8 +35,8 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
-// Await waits until stream s is idle. ticket is the number of the last collective. operation is the
-// last operation, of a collective or message. Errors other than the end of ctx make the group fail.
+// Await waits until stream s is idle. ticket is the number of the last collective. operation is
+// that of the last collective or message. Errors other than the end of ctx make the group fail.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
@@ -61,7 +61,7 @@ func (o *owner) Await(
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
 // KernelFault returns nil unless one of symmem's own kernels has reported a fault. A fault makes
-// the group fail, and its two-level group if there is one. KernelFault then returns the cause.
+// the group and its two-level group, if any, fail. KernelFault then returns the cause.
 func (o *owner) KernelFault() error {
 	cause := o.faults.checkKernels()
 	if cause == nil {
@@ -86,8 +86,7 @@ func (o *owner) UserGroup() stream.Group {
 	return o
 }
 
-// ReplayFault returns nil unless the group has failed, and another library has captured its calls.
-// It then returns the cause.
+// ReplayFault returns the cause if the group has failed and another library has captured its calls.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
@@ -102,8 +101,8 @@ func (o *owner) ReplayFault() error {
 	return cause
 }
 
-// RecordEvent does nothing unless the group's latest launch is on stream s. It then makes the next
-// launch wait for an event on s, or for nothing if s is abandoned. The caller must hold s.Mu.
+// RecordEvent makes the group's next launch wait for an event on s, if the latest launch is on s.
+// If s is abandoned, the next launch does not wait. The caller must hold s.Mu.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
 	if order.LatestStream() != s {
@@ -154,7 +153,7 @@ func needsAllRanks(call *driver.Call) bool {
 }
 
 // isLaunchedByAll reports whether all ranks have launched an ended collective. Between machines, it
-// assumes this unless a rank has failed. Failed ranks notify the others before they abort kernels.
+// returns true unless a rank has failed. Failed ranks notify the others before they abort kernels.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil { // on one machine
 		return announcements.AllSubmitted(ticket)

@@ -66,7 +66,7 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
-// holdMemory keeps the memory that a call uses until its graph is destroyed. The CUDA context must
+// holdMemory keeps a call's memory allocated until its graph is destroyed. The CUDA context must
 // be current.
 func (r *recorder) holdMemory(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,

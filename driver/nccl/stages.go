@@ -11,7 +11,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// stages contains channels that are closed when the teardown of a failed or closed group reaches a
+// stages contains channels. Each is closed when the teardown of a failed or closed group reaches a
 // stage, or when another event occurs.
 type stages struct {
 	gpu   *gpu.GPU
@@ -46,7 +46,7 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// check returns nil if stage, one of the channels of s, is closed, and otherwise a TimeoutError.
+// check returns nil if stage (a channel of s) is closed, and otherwise a TimeoutError.
 func (s *stages) check(stage chan struct{}) error {
 	select {
 	case <-stage:
@@ -91,7 +91,7 @@ func (s *stages) timeoutError(begin time.Time) error {
 
 // waitLimit returns how long await waits if no rank is lost.
 func (s *stages) waitLimit(stage chan struct{}) time.Duration {
-	const maxKernelWaits = 4 // maximum number in a teardown
+	const maxKernelWaits = 4 // waits for kernels in a teardown
 	limit := maxKernelWaits * gpu.KernelEndTimeout
 	isClosed := errors.Is(s.plane.Cause(), driver.ErrClosed)
 	switch {

@@ -106,10 +106,11 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	mapErr := w.endSuspension(ctx, segments)
 	w.noteMapResult(cmp.Or(shareErr, mapErr))
 	wasMappedEverywhere := w.isMappedEverywhere
-	if err := r.exchangeResults(ctx, w); err != nil { // otherwise, it has set isMappedEverywhere
+	if err := r.exchangeResults(ctx, w); err != nil {
 		return err
 	}
 
+	// exchangeResults has updated isMappedEverywhere.
 	if wasMappedEverywhere && !w.isMappedEverywhere {
 		return fmt.Errorf("peers' memory could not be mapped again: %s", w.notMappedReason)
 	}
@@ -117,8 +118,8 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	return nil
 }
 
-// endSuspension maps the segments of other ranks at their old addresses. It ends the
-// suspension even after an error, but in a failed group, it only returns the cause.
+// endSuspension maps the segments of other ranks at their old addresses. It ends the suspension
+// even after an error. In a failed group, it only returns the cause.
 func (w *window) endSuspension(ctx context.Context, segments [][]byte) error {
 	r := w.registrar
 	r.mu.Lock() // so that the teardown does not free the addresses meanwhile

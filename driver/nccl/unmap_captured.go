@@ -18,7 +18,7 @@ func awaitDestroyedGraphs(g *gpu.GPU) error {
 	err := g.Do(func() error {
 		return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 			err := callAfterEmptyGraph(g, stream, func() { close(notified) })
-			if errors.As(err, new(*cuda.MissingError)) { // this CUDA version has no notifications
+			if errors.As(err, new(*cuda.MissingError)) { // there is no notification to wait for
 				close(notified)
 				return nil
 			}
