@@ -145,10 +145,10 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 		return false, nil
 	}
 
-	copied := &in.mailbox.flags(a.source).copied[a.slot]
+	copiedFlag := &in.mailbox.flags(a.source).copied[a.slot]
 	e.descriptor.To = uint64(e.plan.Address)
 	e.descriptor.Bytes = a.bytes
-	e.descriptor.Taken = uint64(in.mailbox.deviceAddress(copied)) // the GPU sets it after the copy
+	e.descriptor.Taken = uint64(in.mailbox.deviceAddress(copiedFlag)) // the GPU sets it after the copy
 	e.markHandled()
 	a.isAccepted = true
 	a.previousInSlot = nil
@@ -206,8 +206,8 @@ func (a *announcement) isValid() bool {
 
 // canClaim reports whether a message has arrived and cannot be overwritten.
 func (in *inbox) canClaim(a *announcement) bool {
-	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
-	return atomic.LoadUint32(arrived) == flagSet && !in.canBeOverwritten(a)
+	arrivedFlag := &in.mailbox.flags(a.source).arrived[a.slot]
+	return atomic.LoadUint32(arrivedFlag) == flagSet && !in.canBeOverwritten(a)
 }
 
 // canBeOverwritten reports whether a failure lets the next launch of the sender's CUDA graph
@@ -221,14 +221,14 @@ func (in *inbox) canBeOverwritten(a *announcement) bool {
 // claimMessage keeps the sender from withdrawing the message. It returns false if the sender has
 // already done so or may overwrite the message.
 func (in *inbox) claimMessage(a *announcement) bool {
-	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
-	wasSet := atomic.CompareAndSwapUint32(arrived, flagSet, flagCleared)
-	if !wasSet {
+	arrivedFlag := &in.mailbox.flags(a.source).arrived[a.slot]
+	isClaimed := atomic.CompareAndSwapUint32(arrivedFlag, flagSet, flagCleared)
+	if !isClaimed {
 		return false
 	}
 
 	if in.canBeOverwritten(a) { // a failure has occurred since canClaim
-		atomic.StoreUint32(arrived, flagSet)
+		atomic.StoreUint32(arrivedFlag, flagSet)
 		return false
 	}
 

@@ -45,13 +45,10 @@ const notWaiting = 0 // value of state, like kernels.MessageWaits
 
 func (e *End) isCapturedSend() bool { return e.copiedFlag != nil }
 
-func (e *End) isPreviousHandled() bool {
-	return e.previousLaunch == nil || e.previousLaunch.isHandled
-}
-
 // hasReachedWait reports whether the stream has begun to wait in this launch.
 func (e *End) hasReachedWait() bool {
-	return e.isPreviousHandled() && e.state.Value() == kernels.MessageWaits
+	isPreviousHandled := e.previousLaunch == nil || e.previousLaunch.isHandled
+	return isPreviousHandled && e.state.Value() == kernels.MessageWaits
 }
 
 // checkWait reports whether the stream waits in this launch. The first true result sets waitStart.

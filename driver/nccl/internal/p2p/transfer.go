@@ -16,7 +16,7 @@ import (
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	staged, err := m.outbox.reserve(p)
 	if isOutOfRoom(err) {
-		return err // without any effect
+		return err // the Send has had no effect
 	}
 
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	if err != nil {
 		m.Device.Descriptors.Put(e.descriptor)
 		cause := m.Plane.Fail(err)
-		s.MarkReported(m.Owner)
+		s.MarkReported(m.Owner) // receive returns the fault
 		return cause
 	}
 
