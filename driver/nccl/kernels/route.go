@@ -151,18 +151,17 @@ type routeArguments struct {
 	report      uintptr           // where kernels report failures
 	exchange    [MaxRanks]uintptr // exchange memory of each rank
 
-	experts        uint32 // number of experts on all ranks
-	maxTokens      uint32 // maximum number of tokens of a rank
-	rowBytes       uint32
-	scales         uint32 // number of scales of each row
-	splitExpert    uint32 // see setOwners
-	ranksWithMore  uint32 // see setOwners
-	inverseIfMore  uint32 // see setOwners
-	inverseOthers  uint32 // see setOwners
-	firstExpert    uint32 // first of this rank's experts
-	ownExperts     uint32 // number of this rank's experts
-	chunksPerToken uint32
-	inverseChunks  uint32 // see setChunks
+	experts   uint32 // number of experts on all ranks
+	maxTokens uint32 // maximum number of tokens of a rank
+	rowBytes  uint32
+	scales    uint32 // number of scales of each row
+
+	splitExpert, ranksWithMore, inverseIfMore, inverseOthers uint32 // see setOwners
+
+	firstExpert uint32 // first of this rank's experts
+	ownExperts  uint32 // number of this rank's experts
+
+	chunksPerToken, inverseChunks uint32 // see setChunks
 
 	// Arrays with entries for each token of this rank.
 	ids, weights, rowScales, ownRows uintptr
