@@ -60,8 +60,8 @@ func (h *Hold) begin(graph cuda.Graph) error {
 		return nil
 	}
 
-	isDriverOld := errors.As(err, new(*cuda.MissingError))
-	if isDriverOld {
+	isDriverTooOld := errors.As(err, new(*cuda.MissingError))
+	if isDriverTooOld {
 		uc.mu.Lock()
 		uc.holdsUntilClose = append(uc.holdsUntilClose, h)
 		uc.mu.Unlock()

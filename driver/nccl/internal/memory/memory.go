@@ -91,7 +91,7 @@ func (m *Memory) releaseOnPeers(u *UseCount, isUnmapping bool) error {
 	if err != nil {
 		m.UseCounts.mu.Lock()
 		defer m.UseCounts.mu.Unlock()
-		u.mayBeOnPeers = true
+		u.mayBeOnPeers = true // so that the next call tries again
 	}
 
 	return err
