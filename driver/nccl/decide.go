@@ -81,9 +81,9 @@ type facts struct {
 }
 
 func decideStep(f *facts) step {
-	hasOnlyMemoryLeft := f.haveKernelsEnded && f.hasAborted
+	onlyFreesMemory := f.haveKernelsEnded && f.hasAborted
 	switch {
-	case f.hasStuckKernel && !hasOnlyMemoryLeft:
+	case f.hasStuckKernel && !onlyFreesMemory:
 		return decideWhileStuck(f)
 	case f.hasAborted:
 		return decideAfterAbort(f)
