@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// stages contains channels. Each is closed when the teardown of a failed or closed group reaches a
-// stage, or when another event occurs.
+// stages contains channels that are closed when the teardown of a failed or closed group reaches a
+// stage, and channels for other events.
 type stages struct {
 	gpu   *gpu.GPU
 	cfg   *driver.GroupConfig

@@ -148,7 +148,7 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 	copiedFlag := &in.mailbox.flags(a.source).copied[a.slot]
 	e.descriptor.To = uint64(e.plan.Address)
 	e.descriptor.Bytes = a.bytes
-	e.descriptor.Taken = uint64(in.mailbox.deviceAddress(copiedFlag)) // the GPU sets it after the copy
+	e.descriptor.Taken = uint64(in.mailbox.deviceAddress(copiedFlag)) // set after the copy
 	e.markHandled()
 	a.isAccepted = true
 	a.previousInSlot = nil
