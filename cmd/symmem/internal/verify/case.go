@@ -10,12 +10,11 @@ import (
 	"symmem/driver/formula"
 )
 
-// plannedCase describes a case: an all-reduce whose result is checked. By default, it sums float32
-// elements. With the value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank 2, so the
-// result must be 30.
+// plannedCase describes a case: an all-reduce whose result is checked. It sums float32 elements,
+// which are value on rank 0, 2*value on rank 1, and so on.
 //
-// With a formula (an order of additions), inputs are random, cases cycle through all types and
-// reductions, and results must match bit for bit.
+// With a formula (an order of additions), inputs are random, and the result must match bit for bit.
+// Cases cycle through all types and reductions.
 type plannedCase struct {
 	name     string
 	round    int  // counted from 1
@@ -25,11 +24,12 @@ type plannedCase struct {
 	dataType symmem.DataType
 	reduceOp symmem.ReduceOp
 	value    float64        // each element of rank 0's input; 0 with a formula
-	formula  driver.Formula // order of additions; AnyFormula without one
+	formula  driver.Formula // AnyFormula without one
 	seed     uint64         // of the random inputs with a formula
 }
 
-// useFormula changes the case at an index to the configured formula, if any.
+// useFormula sets the formula, the type, the reduction and the input, if a formula is configured.
+// The size of the buffer in bytes remains the same.
 func (p *plannedCase) useFormula(c *Config, caseIndex int) {
 	if !c.hasFormula() {
 		return
@@ -78,8 +78,8 @@ const sumTolerance = 1e-5
 // compare compares got, a rank's output, with the right result.
 func (p *plannedCase) compare(got []byte, ranks int) finding {
 	if p.formula == driver.AnyFormula {
-		sum := workload.Encode(nil, p.dataType, expectedSum(p.value, ranks))
-		return p.compareElements(got, sum, sumTolerance)
+		wantElement := workload.Encode(nil, p.dataType, expectedSum(p.value, ranks))
+		return p.compareElements(got, wantElement, sumTolerance)
 	}
 
 	var inputs [][]byte // by rank
@@ -88,12 +88,12 @@ func (p *plannedCase) compare(got []byte, ranks int) finding {
 	}
 
 	want := formula.Reduce(p.formula, p.reduceOp, p.dataType, inputs)
-	const bitForBit = 0
-	return p.compareElements(got, want, bitForBit)
+	const equalBits = 0
+	return p.compareElements(got, want, equalBits)
 }
 
-// compareElements compares got with want, or with repetitions of a shorter want. tolerance is the
-// permitted relative error of positive elements, where 0 requires equal bits.
+// compareElements compares got with want, which it repeats if it is shorter. tolerance is the
+// permitted relative error of positive elements. If it is 0, all bits must be equal.
 func (p *plannedCase) compareElements(got, want []byte, tolerance float64) finding {
 	f := finding{Completed: true}
 	sumOfDiffs := 0.0
@@ -123,7 +123,7 @@ func (p *plannedCase) compareElements(got, want []byte, tolerance float64) findi
 	return f
 }
 
-// difference returns |got - want|, limited to MaxFloat32 because JSON has no infinity and NaN.
+// difference returns |got - want|, or MaxFloat32 for infinity and NaN, which JSON lacks.
 func difference(got, want float64) float64 {
 	d := math.Abs(got - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

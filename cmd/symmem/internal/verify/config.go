@@ -14,12 +14,12 @@ import (
 // all-reduces new buffers and checks the results.
 type Config struct {
 	workload.Config
-	Cases    int // buffers that each group all-reduces in a round
+	Cases    int // all-reduces of each group in a round, without churn
 	Rounds   int
 	Elements int64 // float32 elements in a buffer
 	Churn    int   // random allocations and frees in a round
 	Groups   int   // number of groups: the world (all ranks) and overlapping subsets
-	// Path selects the implementation of the all-reduces. With PathWindow, sums are wrong if the
+	// Path selects the implementation of the all-reduces. PathWindow computes wrong sums if the
 	// offset of a buffer differs between ranks.
 	Path symmem.PathChoice
 	// Deterministic is the formula (order of additions) that results must match bit for bit.
@@ -31,7 +31,7 @@ type Config struct {
 // hasFormula reports whether Deterministic fixes the order of additions.
 func (c *Config) hasFormula() bool { return c.Deterministic > symmem.FormulaAny }
 
-// formula converts Deterministic. A driver.Formula has no FormulaDefault, and 0 is any order.
+// formula converts Deterministic: FormulaAny becomes 0, and the others follow in the same order.
 func (c *Config) formula() driver.Formula {
 	return driver.Formula(c.Deterministic - symmem.FormulaAny)
 }
@@ -58,7 +58,7 @@ const (
 func (c *Config) Validate() error {
 	minElements := int64(1)
 	if c.hasFormula() {
-		minElements = 2 // the size of one float64, the largest type
+		minElements = 2 // large enough for one float64
 	}
 
 	for _, f := range []struct {
@@ -93,7 +93,8 @@ func (c *Config) Validate() error {
 // Options returns the options with which a rank opens its Runtime.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
-	const never = -1 // periodic checks would make the report depend on the machine's speed
+	// Periodic checks would make the report depend on the machine's speed.
+	const never = -1
 	o.CheckInterval = never
 	o.CallSites = c.CallSites
 	o.Path = c.Path

@@ -23,7 +23,9 @@ import (
 //	  B  rank 2        alloc 1048576 B (stream 0) -> segment 1 offset 0x0
 type diagram struct{ *symmem.DivergenceError }
 
-// labeledSide is a set of ranks with the same event, shown under one letter such as B.
+const maxColumns = 24 // more may not fit on a line
+
+// labeledSide holds ranks with the same event, and the letter that stands for the event.
 type labeledSide struct {
 	letter string
 	symmem.Side
@@ -37,8 +39,8 @@ func (d diagram) write(b *bytes.Buffer) {
 	}
 
 	writeSides(b, sides)
-	hasCause := d.Why != "" && d.Why != "unknown"
-	if hasCause {
+	isExplained := d.Why != "" && d.Why != "unknown"
+	if isExplained {
 		fmt.Fprintf(b, "\n  kind of difference: %s\n", d.Why)
 	}
 
@@ -48,8 +50,8 @@ func (d diagram) write(b *bytes.Buffer) {
 	}
 }
 
-// sides returns the sides of the error, sorted by their lowest rank. If the error omits the events
-// of some ranks, they form a last side "?".
+// sides returns the sides, sorted by their lowest rank. If the error omits the events of some ranks,
+// these ranks form a last side "?".
 func (d diagram) sides() []labeledSide {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
@@ -69,15 +71,15 @@ func (d diagram) sides() []labeledSide {
 // letter returns the letter of side i. Letters repeat after Z, but errors have at most 16 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }
 
-// describePosition returns the kind of divergence or, for the placement of buffers, the pool and
-// the first event that differs.
+// describePosition returns the pool and the first event that differs. A divergence other than
+// placement has no position, so describePosition returns its kind.
 func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
 	}
 
-	isExact := d.Last == 0
-	if !isExact {
+	isRange := d.Last != 0
+	if isRange {
 		return fmt.Sprintf(", %s, at one of the events %d to %d.", d.Pool, d.Position, d.Last)
 	}
 
@@ -85,21 +87,19 @@ func (d diagram) describePosition() string {
 		d.Pool, d.Position)
 }
 
-const maxColumns = 24 // more may not fit on a line
-
 // writeColumns writes three lines with a column for each rank: its number, the letter of its side,
 // and a mark if it deviates from the majority.
 func writeColumns(b *bytes.Buffer, sides []labeledSide, deviant []int) {
 	rankLine := "   rank "
 	letterLine := "    has "
 	markLine := "        "
+	const gap = 1
 	for _, rank := range ranksOf(sides) {
 		mark := ""
 		if slices.Contains(deviant, rank) {
 			mark = "^"
 		}
 
-		const gap = 1
 		width := gap + len(strconv.Itoa(rank))
 		rankLine += fmt.Sprintf("%*d", width, rank)
 		letterLine += fmt.Sprintf("%*s", width, letterOf(rank, sides))

@@ -20,7 +20,7 @@ import (
 type NormReport struct {
 	Passed  int    `json:"passed"`            // norms with right outputs on all ranks
 	Failed  int    `json:"failed"`            // norms with a wrong output on at least one rank
-	Refused string `json:"refused,omitempty"` // why a group skipped norms, or ""
+	Refused string `json:"refused,omitempty"` // why a group does not support a norm, or ""
 }
 
 // normOutcome is the result of a norm on one rank.
@@ -48,7 +48,7 @@ const (
 	normsPerGroup  = normOperations * len(normTypes) * normQuants
 )
 
-// normIndex returns the index of norm i of a group among the norms of all groups.
+// normIndex returns the index of a group's norm i in normFindings.Outcomes.
 func normIndex(group, i int) int { return normsPerGroup*group + i }
 
 // runNorms computes the norms of this rank's groups, and records their outcomes in r.norms.
@@ -77,15 +77,15 @@ func (r *runner) runNorms(ctx context.Context) error {
 	return errors.Join(freeErrs...)
 }
 
-// allocNormBuffers allocates the three buffers that workload.Norm.Place needs.
+// allocNormBuffers allocates the buffers for workload.Norm.Place, in the order of its parameters.
 func (r *runner) allocNormBuffers(ctx context.Context) (buffers [3]symmem.Buffer, err error) {
 	const elements = normRows * normHidden
-	scatterInput := 2 * elements * r.rt.Size() // 2-byte elements for all ranks
-	bytes := int64(max(scatterInput, workload.MaxNormBytes*elements))
+	scatterInputBytes := 2 * elements * r.rt.Size() // 2-byte elements for all ranks
+	bufferBytes := int64(max(scatterInputBytes, workload.MaxNormBytes*elements))
 	scope := r.pool.Begin(r.rt.World())
 	defer scope.Abandon() // does nothing after End
 	for i := range buffers {
-		b, err := scope.Alloc(bytes)
+		b, err := scope.Alloc(bufferBytes)
 		if err != nil {
 			return buffers, err
 		}
@@ -96,8 +96,7 @@ func (r *runner) allocNormBuffers(ctx context.Context) (buffers [3]symmem.Buffer
 	return buffers, scope.End(ctx)
 }
 
-// runGroupNorms computes the norms of one group, up to the first one that the group does not
-// support.
+// runGroupNorms computes the norms of one group. It stops at the first unsupported norm.
 func (r *runner) runGroupNorms(
 	ctx context.Context, group int, buffers *[3]symmem.Buffer,
 ) error {
@@ -112,7 +111,7 @@ func (r *runner) runGroupNorms(
 		outcome, err := r.runNorm(ctx, g, n)
 		if errors.Is(err, symmem.ErrUnsupported) {
 			r.norms.Refused = cmp.Or(r.norms.Refused, err.Error())
-			return r.rt.DefaultStream().Synchronize(ctx) // complete the writes of the inputs
+			return r.rt.DefaultStream().Synchronize(ctx) // runNorm has queued writes
 		}
 
 		if err != nil {
@@ -131,8 +130,8 @@ func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 	quant := driver.Quant(i / len(normTypes) % normQuants)
 	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normIndex(group, i))))
 	c := formula.NewNormCase(random, g.Size(), normRows, normHidden, dataType, quant)
-	const allReduceCount = normsPerGroup / normOperations
-	isReduceScatter := i >= allReduceCount
+	const firstReduceScatter = normsPerGroup / normOperations // after the all-reduces
+	isReduceScatter := i >= firstReduceScatter
 	if isReduceScatter {
 		casesOfRanks := c.Scatter(random)
 		c = casesOfRanks[g.Rank()]
@@ -179,7 +178,7 @@ func (r *runner) runNorm(
 // norms on GPUs.
 func (r *runner) normPath() symmem.PathChoice {
 	path := r.config.Path
-	isGPU := !r.rt.Device().Addressable // by the CPU
+	isGPU := !r.rt.Device().Addressable // by CPUs
 	if isGPU && path == symmem.PathWindow {
 		return symmem.PathDirect
 	}
@@ -187,7 +186,7 @@ func (r *runner) normPath() symmem.PathChoice {
 	return path
 }
 
-// combine returns the outcome of a norm on two ranks.
+// combine returns the joint outcome of two ranks.
 func (o normOutcome) combine(other normOutcome) normOutcome {
 	switch {
 	case o == normFailed || other == normFailed:
@@ -199,7 +198,7 @@ func (o normOutcome) combine(other normOutcome) normOutcome {
 	return normPassed
 }
 
-// normReport combines the findings of all ranks. ranks is the size of the world.
+// normReport combines the findings of ranks. ranks is the size of the world.
 func normReport(results []rankResult, ranks int) (report NormReport) {
 	outcomes := map[int]normOutcome{} // by normIndex
 	for i := range results {

@@ -31,7 +31,7 @@ const (
 	freeBuffer
 	fillBuffer   // with the input of a case
 	reduceBuffer // all-reduce and check the result
-	makeNoise    // allocates and frees other memory, different on each rank
+	makeNoise    // makes unrelated allocations and frees, which differ between ranks
 )
 
 type step struct {
@@ -41,11 +41,10 @@ type step struct {
 	elements  int64 // of elementBytes each, for allocBuffer
 }
 
-// program is the result of compose.
 type program struct {
-	steps []step
-	cases []plannedCase
-	slots int // number of slots
+	steps     []step
+	cases     []plannedCase
+	slotCount int
 
 	firstSegment    int64 // size of the pool's first segment in bytes
 	mustMapSegments bool  // call workload.MapSegments before the first step
@@ -65,7 +64,7 @@ func compose(config Config) *program {
 	c := &composer{config: config, generator: newGenerator(config.Seed, config.Elements)}
 	c.program.firstSegment = workload.FirstSegment
 	if config.Placement == symmem.PlaceByAddress {
-		// Without mapped segments, the run would fail before a sum is wrong.
+		// Without mapped segments, the run would fail before this placement makes a sum wrong.
 		c.program.firstSegment = c.largeFirstSegment()
 		c.program.mustMapSegments = true
 	}
@@ -82,12 +81,12 @@ func compose(config Config) *program {
 	return &c.program
 }
 
-// largeFirstSegment returns the size for which workload.MapSegments maps at least twice the memory
-// that live buffers need.
+// largeFirstSegment returns a firstSegment for which workload.MapSegments maps at least twice the
+// memory that live buffers need.
 func (c *composer) largeFirstSegment() int64 {
-	elementsPerGroup := int64(c.config.Cases) * c.config.Elements // groups take turns
-	neededBytes := (elementsPerGroup + c.generator.maxLiveElements) * elementBytes
-	const mapFactor = 32 // MapSegments maps 32 times this size
+	groupElements := int64(c.config.Cases) * c.config.Elements // freed before the next group
+	neededBytes := (groupElements + c.generator.maxLiveElements) * elementBytes
+	const mapFactor = 32 // MapSegments maps 32 times firstSegment
 	minSize := 2 * neededBytes / mapFactor
 	const unit = workload.FirstSegment
 	return (minSize + unit - 1) / unit * unit // round up to a multiple of unit
@@ -95,10 +94,10 @@ func (c *composer) largeFirstSegment() int64 {
 
 func (c *composer) addStep(s step) { c.program.steps = append(c.program.steps, s) }
 
-// addAlloc returns the slot of the buffer.
+// addAlloc adds an allocation and returns its slot.
 func (c *composer) addAlloc(elements int64) int {
-	slot := c.program.slots
-	c.program.slots++
+	slot := c.program.slotCount
+	c.program.slotCount++
 	c.addStep(step{action: allocBuffer, slot: slot, elements: elements})
 	return slot
 }
@@ -114,7 +113,7 @@ func (c *composer) addChurn(round int) {
 	for n := 1; n <= c.config.Churn; n++ {
 		c.addStep(step{action: makeNoise})
 		c.addRandomStep()
-		// Draw even if no case is due, so that later allocations do not depend on the stride.
+		// Draw even if no case is due, so that later draws do not depend on the stride.
 		block, exists := c.generator.drawLiveBlock()
 		isDue := n%stride == 0
 		if isDue && exists {
@@ -124,7 +123,7 @@ func (c *composer) addChurn(round int) {
 }
 
 func (c *composer) addRandomStep() {
-	nextSlot := c.program.slots // as in addAlloc
+	nextSlot := c.program.slotCount // as in addAlloc
 	block, isAlloc := c.generator.step(nextSlot)
 	if !isAlloc {
 		c.addStep(step{action: freeBuffer, slot: block.slot})
@@ -136,8 +135,8 @@ func (c *composer) addRandomStep() {
 	c.addStep(step{action: endScope})
 }
 
-// maxValue is the largest value of a case without churn, and half of that of a churn case. Sums
-// over up to 128 ranks are exact in float32.
+// maxValue is the largest value of a group's cases. Churn cases have larger values, up to
+// 2*maxValue. Sums over up to 128 ranks are exact in float32.
 const maxValue = 997
 
 // addChurnCase adds a case that reduces block after n random allocations and frees.

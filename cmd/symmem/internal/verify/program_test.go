@@ -86,8 +86,8 @@ func (m *model) require(isValid bool, format string, args ...any) {
 }
 
 func (m *model) alloc(slot int, elements int64) {
-	m.require(slot < m.p.slots, "allocating slot %d, but the program has only %d slots",
-		slot, m.p.slots)
+	m.require(slot < m.p.slotCount, "allocating slot %d, but the program has only %d slots",
+		slot, m.p.slotCount)
 	_, isLive := m.live[slot]
 	m.require(!isLive, "allocating slot %d, which is already allocated", slot)
 	m.require(m.isScopeOpen, "allocating slot %d outside a scope", slot)

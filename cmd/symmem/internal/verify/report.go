@@ -11,18 +11,18 @@ import (
 )
 
 // Report combines the results of all ranks. A run checks cases, which are all-reduces in groups of
-// ranks. It ends early after an error, for example if ranks diverged (allocated differently).
+// ranks. A run ends early after an error, for example if ranks diverged (allocated differently).
 type Report struct {
 	Backend    string                  `json:"backend"`
 	Source     string                  `json:"source"` // see symmem.Runtime.Source
 	Ranks      int                     `json:"ranks"`
 	Passed     int                     `json:"passed"`
 	Failed     int                     `json:"failed"`
-	NotRun     int                     `json:"not_run"`
+	NotRun     int                     `json:"not_run"` // including ResultDiverged
 	Norms      NormReport              `json:"norms"`
 	Cases      []Case                  `json:"cases"`
 	Divergence *symmem.DivergenceError `json:"divergence"`
-	Fault      string                  `json:"fault,omitempty"` // any other error that ended the run
+	Fault      string                  `json:"fault,omitempty"` // other error that ended the run
 
 	Check         string `json:"check"`
 	Placement     string `json:"placement"`
@@ -86,9 +86,9 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// mergeResults completes r, a new report, with the results of all ranks.
+// mergeResults adds the results of all ranks to r, a new report.
 func mergeResults(r Report, p *program, results []rankResult) *Report {
-	r.recordEnd(results) // addCase reads Divergence
+	r.recordError(results) // addCase reads Divergence
 	r.recordPaths(results)
 	r.Norms = normReport(results, r.Ranks)
 	r.Cases = make([]Case, 0, len(p.cases))
@@ -100,8 +100,8 @@ func mergeResults(r Report, p *program, results []rankResult) *Report {
 	return &r
 }
 
-// recordEnd sets Divergence or Fault if the run ended early on some rank.
-func (r *Report) recordEnd(results []rankResult) {
+// recordError sets Divergence or Fault if the run ended early on some rank.
+func (r *Report) recordError(results []rankResult) {
 	worst := mostSevere(results)
 	switch worst.Outcome {
 	case succeeded:
@@ -114,21 +114,21 @@ func (r *Report) recordEnd(results []rankResult) {
 	}
 }
 
-// describeOtherError returns the text of worst. It names the rank if other ranks have results, but
-// not the same error.
+// describeOtherError returns the text of worst, with its rank if other ranks have results, but none
+// has the same text.
 func describeOtherError(worst *rankResult, results []rankResult) string {
 	isShared := slices.ContainsFunc(results, func(r rankResult) bool {
 		return r.Rank != worst.Rank && r.Text == worst.Text
 	})
-	isAlone := len(results) == 1
-	if isAlone || isShared {
-		return worst.Text
+	needsRank := len(results) > 1 && !isShared
+	if needsRank {
+		return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 	}
 
-	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
+	return worst.Text
 }
 
-// recordPaths sets TakenPaths. It also sets PathReason if a case took another path than requested.
+// recordPaths sets TakenPaths, and PathReason if a case took another path than requested.
 func (r *Report) recordPaths(results []rankResult) {
 	reasons := map[string]string{} // by path
 	for i := range results {
@@ -170,7 +170,7 @@ func (r *Report) addCase(c Case) {
 	r.Cases = append(r.Cases, c)
 }
 
-// newCase combines the findings about a case. Results of some ranks may be missing.
+// newCase combines the findings about a case. Some ranks may have no result.
 func newCase(p *plannedCase, caseIndex, ranks int, results []rankResult) Case {
 	c := Case{
 		Name: p.name, Round: p.round, Group: p.group, Churn: p.isChurn,

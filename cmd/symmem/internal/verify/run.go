@@ -49,7 +49,7 @@ func Run(
 	r := &runner{
 		rt: rt, config: c, program: compose(c), progress: progress, paths: map[string]string{},
 	}
-	r.slots = make([]symmem.Buffer, r.program.slots)
+	r.slots = make([]symmem.Buffer, r.program.slotCount)
 	r.findings = make([]finding, len(r.program.cases))
 	ownResult := r.runAndAbort(ctx)
 	results, err := gatherResults(ctx, gatherer, ownResult)

@@ -89,7 +89,6 @@ func (r *NormReport) writeText(b *bytes.Buffer) {
 	}
 }
 
-// writeTable writes the table of cases.
 func (r *Report) writeTable(b *bytes.Buffer) error {
 	const (
 		minWidth  = 0
@@ -111,7 +110,7 @@ func (r *Report) writeTable(b *bytes.Buffer) error {
 }
 
 // countCasesOnLine returns how many cases share the line of cases[0]. Consecutive churn cases with
-// the same result share a line, except failed ones.
+// the same result share a line, unless they failed.
 func countCasesOnLine(cases []Case) int {
 	first := &cases[0]
 	if !first.Churn || first.Result == ResultFailed {
@@ -146,8 +145,8 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 
 	maxDiff := fmt.Sprintf("%.8f", total.MaxDiff)
 	meanDiff := fmt.Sprintf("%.8f", total.MeanDiff)
-	hasRun := first.Result != ResultDiverged && first.Result != ResultNotRun
-	if !hasRun {
+	isNotRun := first.Result == ResultDiverged || first.Result == ResultNotRun
+	if isNotRun {
 		symmetric, maxDiff, meanDiff = "-", "-", "-"
 	}
 
@@ -155,7 +154,7 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 		meanDiff, result)
 }
 
-// writeCells omits the group if there is only one group of ranks.
+// writeCells writes a line of the table, without the group if there is only one.
 func (r *Report) writeCells(w io.Writer, name, group string, others ...string) {
 	columns := []string{name}
 	if r.Groups > 1 {
@@ -167,7 +166,7 @@ func (r *Report) writeCells(w io.Writer, name, group string, others ...string) {
 }
 
 // combineCases returns a Case with only the total Size, the largest MaxDiff and MeanDiff, and
-// Symmetric.
+// Symmetric if all cases are.
 func combineCases(cases []Case) Case {
 	total := Case{Symmetric: true}
 	for i := range cases {
