@@ -26,8 +26,8 @@ func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().S
 
 const maxLiveBuffers = 64
 
-// maxLiveBytes limits the total size of live buffers, given the maximum size of one. The last
-// buffer may exceed it.
+// maxLiveBytes returns the limit of buffers.bytes for buffers of up to maxBytes. The last buffer may
+// exceed it.
 func maxLiveBytes(maxBytes int64) int64 { return 16 * maxBytes }
 
 // isFull reports whether a limit has been reached.
@@ -58,8 +58,8 @@ func (bs *buffers) allocateOrFree() error {
 	return nil
 }
 
-// allocateSeveral allocates n buffers of random sizes, or fewer if a limit is reached. alloc is a
-// method of pool p, or allocates unregistered memory if p is nil.
+// allocateSeveral allocates n buffers of random sizes, or fewer if a limit is reached. alloc
+// allocates from p or, if p is nil, unregistered memory.
 func (bs *buffers) allocateSeveral(
 	n int, p *symmem.Pool, alloc func(bytes int64) (symmem.Buffer, error),
 ) error {
@@ -97,7 +97,7 @@ func (bs *buffers) freeAt(i int) error {
 
 // freeMatching frees the buffers for which match returns true, newest first.
 func (bs *buffers) freeMatching(match func(liveBuffer) bool) error {
-	for i, b := range slices.Backward(bs.live) { // freeAt moves only later entries
+	for i, b := range slices.Backward(bs.live) { // freeAt(i) moves only later entries
 		if !match(b) {
 			continue
 		}

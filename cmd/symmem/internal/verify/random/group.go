@@ -12,7 +12,7 @@ import (
 //	rank 0  world    ranks 0 and 2
 //	rank 1  world    ranks 1 and 3
 //
-// All ranks draw the same index, such as 1, which can mean different groups.
+// All ranks draw the same index. Here, the index 1 means different groups.
 type groups struct {
 	choices            *choices      // the same on all ranks
 	worldGroup         *symmem.Group // of all ranks
@@ -21,7 +21,7 @@ type groups struct {
 	hasSeveralMachines bool
 }
 
-const maxGroups = 4 // limit of len(groups.all), for callers of split
+const maxGroups = 4 // limit of len(groups.all) in round.split
 
 func newGroups(env *environment, choices *choices, tally *Tally) *groups {
 	world := env.rt.World()
@@ -86,8 +86,8 @@ func (gs *groups) join(ctx context.Context, color, key int) (*symmem.Group, erro
 	return gs.worldGroup.Split(ctx, color, key)
 }
 
-// weightedPaths lists the window and direct paths twice, because only they rely on the same
-// placement of buffers on all ranks.
+// weightedPaths lists the window and direct paths twice, because only they fail if the placement of
+// buffers differs between ranks.
 var weightedPaths = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,

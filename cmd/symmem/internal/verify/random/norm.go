@@ -19,13 +19,13 @@ import (
 // runNorm computes and checks a random norm if at least three buffers are live.
 func (r *round) runNorm(ctx context.Context) error {
 	g := choose(r.choices, r.groups.all) // nil if this rank is not a member
-	drawnBuffers := r.buffers.drawBuffers(3)
-	if drawnBuffers == nil {
+	drawn := r.buffers.drawBuffers(3)
+	if drawn == nil {
 		return nil
 	}
 
-	n := r.drawNorm(g, drawnBuffers)
-	input, output, others := drawnBuffers[0].buffer, drawnBuffers[1].buffer, drawnBuffers[2].buffer
+	n := r.drawNorm(g, drawn)
+	input, output, others := drawn[0].buffer, drawn[1].buffer, drawn[2].buffer
 	if err := n.Place(input.Memory(), output.Memory(), others.Memory()); err != nil {
 		return err
 	}
@@ -54,8 +54,8 @@ func (r *round) runNorm(ctx context.Context) error {
 	return nil
 }
 
-// sizeAndRankIn returns the size of a group and this rank's number in it. A rank outside the group
-// acts as rank 0 of the world.
+// sizeAndRankIn returns the size of a group and this rank's number in it. Outside the group, it
+// returns the size of the world and 0.
 func (r *round) sizeAndRankIn(g *symmem.Group) (size, rank int) {
 	if g == nil {
 		return r.env.rt.Size(), 0
@@ -85,16 +85,16 @@ func (r *round) callNorm(
 const maxNormElements = 1 << 14
 
 // drawNorm draws a norm whose tensors fit into the buffers.
-func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.Norm {
+func (r *round) drawNorm(g *symmem.Group, drawn []liveBuffer) *workload.Norm {
 	hidden, quant := r.drawHiddenAndQuant()
-	capacity := int(min(drawnBuffers[0].bytes, drawnBuffers[1].bytes, drawnBuffers[2].bytes))
+	capacity := int(min(drawn[0].bytes, drawn[1].bytes, drawn[2].bytes))
 	bytesPerElement := r.normBytesPerElement()
 	shouldScatter := r.choices.isOneIn(2)
 	maxElements := min(capacity/bytesPerElement, maxNormElements)
 	maxRows := max(1, maxElements/hidden)
 	rows := 1 + r.choices.IntN(maxRows)
 	dataType := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
-	// Not r.choices, because the number of values depends on the size of the group.
+	// Not from r.choices, because ranks in groups of other sizes draw fewer or more values.
 	const seed2 = 1 // arbitrary
 	values := rand.New(rand.NewPCG(r.choices.Uint64(), seed2))
 	size, rank := r.sizeAndRankIn(g)
@@ -108,7 +108,7 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	return &workload.Norm{NormCase: c}
 }
 
-// normBytesPerElement returns the buffer size that suffices for each element, in both operations.
+// normBytesPerElement returns how many bytes of a buffer an element needs at most.
 func (r *round) normBytesPerElement() int {
 	scatterInputBytes := 2 * r.env.rt.Size() // a 16-bit float for each rank
 	return max(scatterInputBytes, workload.MaxNormBytes)
@@ -116,7 +116,7 @@ func (r *round) normBytesPerElement() int {
 
 // drawHiddenAndQuant draws the size of a row in elements and the kind of quantization.
 func (r *round) drawHiddenAndQuant() (hidden int, quant driver.Quant) {
-	const maxHidden = minMessage / workload.MaxNormBytes // an all-reduce of a row fits any buffer
+	const maxHidden = minMessage / workload.MaxNormBytes // so any buffer fits an all-reduced row
 	drawMultiple := func(unit int) int { return unit * (1 + r.choices.IntN(maxHidden/unit)) }
 	hidden = drawMultiple(driver.NormUnit)
 	quant = choose(r.choices, []driver.Quant{

@@ -18,9 +18,10 @@ type testCall struct {
 	want        []byte // nil if this rank receives no output
 }
 
-// launch does nothing if this rank is not a member of the group.
+// launch makes the call if this rank is in the group.
 func (call *testCall) launch(ctx context.Context) error {
-	if call.Group == nil || call.Operation == symmem.OpSend && call.Ranks == 1 {
+	lacksPeer := call.Operation == symmem.OpSend && call.Ranks == 1
+	if call.Group == nil || lacksPeer {
 		return nil
 	}
 
@@ -71,7 +72,7 @@ type graph interface {
 	Close() error
 }
 
-// addCall adds a call with three new buffers of the given size, and queues its Fill on s.
+// addCall adds a call with three new buffers of the given size, and fills two of them on s.
 func (rec *recording) addCall(
 	call *testCall, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
@@ -132,7 +133,7 @@ func queueCall(
 		return err
 	}
 
-	if err := useOutsideCall(call, dst, s); err != nil {
+	if err := useBuffers(call, dst, s); err != nil {
 		return err
 	}
 
@@ -143,9 +144,9 @@ func queueCall(
 	return s.Copy(dst, call.Recv)
 }
 
-// useOutsideCall overwrites the output of a call, and copies the first byte of the input, if any,
-// to dst. Thus, ranks outside the group use the same buffers.
-func useOutsideCall(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
+// useBuffers overwrites the output of a call, and copies the first byte of the input, if any, to
+// dst. Thus, ranks outside the group use the same buffers.
+func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
 	size := min(1, call.Send.Bytes(), dst.Bytes()) // 0 or 1
 	firstByte, err := call.Send.Slice(0, size)
 	if err != nil {

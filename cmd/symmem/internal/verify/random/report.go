@@ -14,7 +14,7 @@ type Report struct {
 	Ranks       int        `json:"ranks"`
 	Seed        uint64     `json:"seed"`
 	FirstRound  int        `json:"from_round"`
-	Rounds      int        `json:"rounds"` // number of completed rounds
+	Rounds      int        `json:"rounds"` // completed
 	Tally                  // of all ranks, see mergeTallies
 	ElapsedMS   float64    `json:"elapsed_ms"`
 	Resources   []Resource `json:"resources"`       // of all ranks; empty if they were not compared
@@ -65,7 +65,7 @@ type roundResult struct {
 	Tally
 }
 
-// mergeTallies returns the counts of rank 0, but the Wrong and Bytes of all ranks.
+// mergeTallies sums Wrong and Bytes over all ranks. The other counts are those of rank 0.
 func mergeTallies(all []roundResult) Tally {
 	t := all[0].Tally
 	for _, other := range all[1:] {
@@ -80,7 +80,7 @@ func mergeTallies(all []roundResult) Tally {
 func (r *Report) addFailure(round int, results []roundResult, findings []string) {
 	r.FailedRound = round
 	r.Findings = append(r.Findings, findings...)
-	r.Wrong = 0 // result.Wrong counts earlier rounds, too
+	r.Wrong = 0 // each result.Wrong includes earlier rounds
 	for _, result := range results {
 		r.Wrong += result.Wrong
 		r.IsInconsistent = r.IsInconsistent || result.IsInconsistent

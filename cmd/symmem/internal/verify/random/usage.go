@@ -31,8 +31,8 @@ var kindNames = [kindCount]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns how much of each resource a run may acquire after the warm-up, its first
-// rounds. CUDA and NCCL can open files and load kernels later.
+// tolerances returns how much each resource's usage may grow after the warm-up (the first rounds).
+// CUDA and NCCL can open files and load kernels later.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
@@ -49,9 +49,7 @@ func (r *runner) tolerances() usage {
 
 	if machines > 1 {
 		// A rank may connect late to its peers, the other ranks on its machine.
-		otherMachines := machines - 1
-		maxLocalRanks := ranks - otherMachines // each machine has at least one rank
-		maxPeers := maxLocalRanks - 1
+		maxPeers := ranks - machines // if each other machine has one rank
 		const goroutinesPerConnection = 2
 		allowed[goroutines] = int64(goroutinesPerConnection * maxPeers * len(r.environments))
 	}
@@ -115,8 +113,8 @@ const (
 	releasePoll    = 20 * time.Millisecond // between two measurements
 )
 
-// measureUntilReleased measures until there are no leaks, or up to releaseTimeout, and returns the
-// last usage. Communicators release their resources in the background.
+// measureUntilReleased repeats measure until no resource leaks, or until releaseTimeout.
+// Communicators release their resources in the background.
 func (r *runner) measureUntilReleased(ctx context.Context) (usage, error) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()

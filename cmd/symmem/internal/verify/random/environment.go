@@ -39,7 +39,7 @@ func newEnvironment(
 		return nil, err
 	}
 
-	env := &environment{rt: rt, streams: []*symmem.Stream{rt.DefaultStream()}}
+	env := &environment{rt: rt}
 	if err := env.prepare(ctx, c); err != nil {
 		closeErr := env.close()
 		return nil, errors.Join(err, closeErr)
@@ -62,8 +62,8 @@ func (env *environment) prepare(ctx context.Context, c *Config) error {
 	return env.mapUnregistered(2 * maxLiveBytes(c.MaxBytes))
 }
 
-// mapUnregistered allocates and frees memory that is not registered with a group. The Runtime keeps
-// it. If later rounds mapped it, the growth would look like a leak.
+// mapUnregistered makes the Runtime map and keep memory that is not registered with a group. If
+// later rounds mapped it, the growth would look like a leak.
 func (env *environment) mapUnregistered(bytes int64) error {
 	p, err := env.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
@@ -83,6 +83,7 @@ func (env *environment) mapUnregistered(bytes int64) error {
 }
 
 func (env *environment) createStreams() error {
+	env.streams = append(env.streams, env.rt.DefaultStream())
 	for len(env.streams) < streamCount {
 		s, err := env.rt.NewStream()
 		if err != nil {
