@@ -19,8 +19,8 @@ type Gatherer struct {
 	pool   *symmem.Pool // without a Domain, so ranks do not compare its allocations
 }
 
-// OpenGatherer returns a Gatherer for a new group of all ranks, which works after other groups have
-// failed. All ranks must call OpenGatherer.
+// OpenGatherer returns a Gatherer for a new group of all ranks. The Gatherer works even if other
+// groups fail. All ranks must call OpenGatherer.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	const color = 0 // the same on all ranks, which form one group
 	group, err := rt.World().Split(ctx, color, rt.Rank())
@@ -103,8 +103,7 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	return all, nil
 }
 
-// allGather sends message, and returns the concatenated messages of all ranks. They must have the
-// same length.
+// allGather returns the concatenated messages of all ranks, which must have the same length.
 func (g *Gatherer) allGather(ctx context.Context, message []byte) (all []byte, err error) {
 	messageBytes := int64(len(message))
 	sendBuffer, err := g.pool.Alloc(messageBytes)

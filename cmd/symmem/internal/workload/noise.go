@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// Noise makes random allocations in a separate pool, which differ between ranks.
-// Step and Close do nothing on a nil *Noise, for runs without Config.Skew.
+// Noise makes random allocations that differ between ranks, in a separate pool. Step and Close do
+// nothing on a nil *Noise, for runs without Config.Skew.
 type Noise struct {
 	pool   *symmem.Pool
 	random *rand.Rand // draws other numbers on each rank
@@ -53,7 +53,7 @@ func (n *Noise) Step() error {
 	return nil
 }
 
-// allocOrFree allocates or frees a block with equal probability, or frees one of maxLiveBlocks.
+// allocOrFree allocates or frees a block with equal probability. At maxLiveBlocks, it frees one.
 func (n *Noise) allocOrFree() error {
 	canAlloc := len(n.live) < maxLiveBlocks
 	if canAlloc && n.random.IntN(2) == 0 {

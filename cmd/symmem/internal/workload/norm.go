@@ -37,8 +37,8 @@ const (
 	scaleBytes     = 4 // float32
 )
 
-// MaxNormBytes times Rows*Hidden bytes suffice for each buffer of Place, except for the input of a
-// ReduceScatterRMSNorm, which needs 2*Rows*Hidden bytes for each rank.
+// MaxNormBytes*Rows*Hidden bytes suffice for each buffer of Place. Only the input of a
+// ReduceScatterRMSNorm may need more: 2*Rows*Hidden bytes for each rank.
 const MaxNormBytes = 8
 
 // Place sets Args to tensors in three buffers. Buffer others holds the residual, the weights, the
@@ -61,22 +61,19 @@ func (n *Norm) Place(input, output, others symmem.Memory) error {
 // rowsBytes returns the size of this rank's rows of 16-bit floats.
 func (n *Norm) rowsBytes() int64 { return float16Bytes * n.Rows * n.Hidden }
 
-// placeInputAndOutput sets Args.Input and Args.Output.
 func (n *Norm) placeInputAndOutput(input, output symmem.Memory) error {
 	a := &n.Args
 	var inputErr, outputErr error
 	a.Input, inputErr = input.Slice(0, float16Bytes*int64(len(n.Inputs[0])))
-	if n.InPlace {
-		// The output replaces this rank's rows of the input. In an AllReduceRMSNorm, n.Rank is 0, and
-		// these are all rows.
+	switch {
+	case n.OnlyQuantized: // Args.Output stays empty
+	case n.InPlace:
+		// The output replaces this rank's rows of the input. In an AllReduceRMSNorm, these are all
+		// rows, and n.Rank is 0.
 		ownOffset := int64(n.Rank) * n.rowsBytes()
 		a.Output, outputErr = a.Input.Slice(ownOffset, n.rowsBytes())
-	} else {
+	default:
 		a.Output, outputErr = output.Slice(0, n.rowsBytes())
-	}
-
-	if n.OnlyQuantized {
-		a.Output = symmem.Memory{}
 	}
 
 	return errors.Join(inputErr, outputErr)

@@ -59,12 +59,12 @@ func (t *Transfer) inPlaceOffsets() (send, recv int64) {
 	sendsOnePart := sendExtent == driver.OnePart
 	recvsOnePart := recvExtent == driver.OnePart
 	switch {
-	case sendsOnePart && !recvsOnePart:
-		return ownPart, 0
-	case recvsOnePart && !sendsOnePart:
-		return 0, ownPart
-	default:
+	case sendsOnePart == recvsOnePart:
 		return 0, 0
+	case sendsOnePart:
+		return ownPart, 0
+	default:
+		return 0, ownPart
 	}
 }
 
@@ -128,20 +128,18 @@ func (t *Transfer) sendAndRecv(ctx context.Context, s, recvStream *symmem.Stream
 	previous := (g.Rank() + g.Size() - 1) % g.Size()
 	send := func() error { return g.Send(ctx, t.Send, t.Count, t.DataType, next, s) }
 	recv := func() error { return g.Recv(ctx, t.Recv, t.Count, t.DataType, previous, recvStream) }
-	calls := []func() error{send, recv}
+	first, second := send, recv
 	// NCCL executes the calls on one stream in order. If all ranks sent first, they would deadlock.
 	isOdd := g.Rank()%2 == 1
 	if s == recvStream && isOdd {
-		calls = []func() error{recv, send}
+		first, second = recv, send
 	}
 
-	for _, call := range calls {
-		if err := call(); err != nil {
-			return err
-		}
+	if err := first(); err != nil {
+		return err
 	}
 
-	return nil
+	return second()
 }
 
 // Difference describes the wrong elements of a buffer. All fields are 0 if no element is wrong.
