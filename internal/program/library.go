@@ -88,7 +88,7 @@ func (l *Library) Close() error {
 }
 
 // Memory allocates memory with cuMemAllocAsync on the first stream, and waits until it is usable.
-// Even after an error, the caller must call free if it is not nil.
+// The caller must call free unless it is nil, even after an error.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.streamHandles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)
@@ -136,19 +136,18 @@ func (l *Library) capture(streams []*symmem.Stream, record func() error) (cuda.G
 		return 0, err
 	}
 
-	var forkErrs []error
+	var errs []error
 	for _, s := range streams[1:] {
 		forkErr := l.addWait(cuda.Stream(s.Handle()), firstStream)
-		forkErrs = append(forkErrs, forkErr)
+		errs = append(errs, forkErr)
 	}
 
-	recordErr := errors.Join(forkErrs...)
-	if recordErr == nil {
-		recordErr = record()
+	haveAllJoined := errors.Join(errs...) == nil
+	if haveAllJoined {
+		errs = append(errs, record())
 	}
 
 	// After an error, the capture must still end.
-	errs := []error{recordErr}
 	for _, s := range streams[1:] {
 		joinErr := l.addWait(firstStream, cuda.Stream(s.Handle()))
 		errs = append(errs, joinErr)
@@ -168,7 +167,7 @@ func (l *Library) addWait(waiter, awaited cuda.Stream) error {
 
 	recordErr := l.gpu.EventRecord(event, awaited)
 	waitErr := l.gpu.StreamWaitEvent(waiter, event)
-	destroyErr := l.gpu.EventDestroy(event) // the waiter still waits
+	destroyErr := l.gpu.EventDestroy(event) // does not end the wait
 	return errors.Join(recordErr, waitErr, destroyErr)
 }
 
