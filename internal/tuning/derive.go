@@ -17,9 +17,9 @@ const DeriveMethod = "small sizes take the path of otherwise; the path changes a
 	"sizes where it beats them in place and out of place"
 
 // comparison chooses between two paths from measured times. A size can have two points, for calls
-// in place and out of place. If these disagree about the faster path, the preferred path wins.
+// in place and out of place. If the two disagree about the faster path, the preferred path wins.
 type comparison struct {
-	startPath              Path // path of the smallest size if neither path is faster there
+	startPath              Path // path of the smallest size if neither is faster there
 	preferred, alternative Path
 	microseconds           func(Point) (preferred, alternative float64)
 	needsAllPoints         bool // the alternative must be faster at all points of a size
@@ -67,9 +67,10 @@ func (p Point) NotDirectUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives the rule for calls from measured points, in any order. If calls.Memory is empty,
-// the rule chooses between the plain and the window path. defaultPath is the choice at the smallest
-// size if neither is faster there.
+// Derive derives the rule for calls from measured points, in any order.
+//
+// If calls.Memory is empty, the rule chooses between the plain and the window path. defaultPath is
+// the choice at the smallest size if neither is faster there.
 //
 // Otherwise, the rule chooses between the direct path and NotDirect. If a point has a time of the
 // two-level path, that path replaces the direct path, and Derive drops points without such a time.
@@ -202,7 +203,7 @@ func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	return min(max(roundDownToThreeBits(crossing), low), high-1)
 }
 
-// roundDownToThreeBits keeps the three highest bits of a size: it rounds 31 down to 28.
+// roundDownToThreeBits keeps the three highest bits of a size: it rounds 31 to 28.
 func roundDownToThreeBits(bytes float64) Size {
 	whole := Size(bytes)
 	lowestKeptBit := Size(1)

@@ -135,10 +135,8 @@ func Decode(encoded []byte) (*Table, error) {
 	return decoded.Table, nil
 }
 
-const unknownOffset int64 = -1
-
-// version has the only field that all versions of the format share. Its name appears in errors of
-// package json.
+// version has the only field that all versions of the format share. The type's name appears in
+// errors of package json.
 type version struct {
 	Version *int `json:"version"` // nil if absent
 }
@@ -161,8 +159,10 @@ func checkVersion(encoded []byte) error {
 	return nil
 }
 
-// addLineNumber adds to err the line number of the offset in err or, without one, of the parameter.
-// If both are unknown, addLineNumber returns err unchanged.
+const unknownOffset int64 = -1
+
+// addLineNumber adds a line number to err. It uses the offset in err or, without one, offset. If
+// both are unknown, it returns err.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -8,8 +8,8 @@ import (
 )
 
 // Rule chooses the path of some calls by their size. A rule with Memory is a direct rule, about the
-// paths Direct and TwoLevel. A direct rule without Operation is general: it covers all calls
-// without a specific rule.
+// paths Direct and TwoLevel. A general direct rule has no Operation and no Shape. It covers all
+// calls without a specific rule.
 type Rule struct {
 	Calls
 	Steps []Step `json:"steps"`
@@ -55,8 +55,7 @@ const (
 
 // Calls describes the calls that a rule covers, or a single call.
 type Calls struct {
-	// Operation is the name of a driver.Operation, such as "AllReduce". A general rule has no
-	// Operation and no Shape.
+	// Operation is the name of a driver.Operation, such as "AllReduce".
 	Operation string `json:"operation,omitempty"`
 	Shape
 	Memory Memory `json:"memory,omitempty"`
@@ -203,8 +202,8 @@ func (s *Step) validatePath(isDirectRule bool) error {
 	return nil
 }
 
-// validate requires the times of the plain and the window path. In a direct rule, the window path
-// is optional, and the time of either the direct or the two-level path is required.
+// validate requires the times of the plain and the window path. In a direct rule, the window time
+// is optional, and either the direct or the two-level time is required.
 func (p *Point) validate(isDirectRule bool) error {
 	hasDirect := p.DirectUS != 0
 	hasTwoLevel := p.TwoLevelUS != 0
