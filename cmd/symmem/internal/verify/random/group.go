@@ -34,8 +34,8 @@ func newGroups(env *environment, choices *choices, tally *Tally) *groups {
 func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
 
 // A splitRule returns a rank's color and key. Ranks with the same color form a group, in ascending
-// order of their keys. random is the same number on all ranks.
-type splitRule func(rank, ranks, random int) (color, key int)
+// order of their keys. drawn is a random number, the same on all ranks.
+type splitRule func(rank, ranks, drawn int) (color, key int)
 
 const noGroup = -1 // color of a rank that joins no group
 
@@ -52,8 +52,8 @@ func reversedHalves(rank, ranks, _ int) (color, key int) {
 	return half, -rank
 }
 
-func allButOne(rank, ranks, random int) (color, key int) {
-	leftOutRank := random % ranks
+func allButOne(rank, ranks, drawn int) (color, key int) {
+	leftOutRank := drawn % ranks
 	if rank == leftOutRank && ranks > 1 {
 		return noGroup, 0
 	}
@@ -65,8 +65,8 @@ func allButOne(rank, ranks, random int) (color, key int) {
 // split splits the world in a random way and adds this rank's new group, or nil, to gs.all.
 func (gs *groups) split(ctx context.Context) error {
 	rule := choose(gs.choices, splitRules)
-	random := gs.choices.IntN(1 << 16)
-	color, key := rule(gs.worldGroup.Rank(), gs.worldGroup.Size(), random)
+	drawn := gs.choices.IntN(1 << 16)
+	color, key := rule(gs.worldGroup.Rank(), gs.worldGroup.Size(), drawn)
 	g, err := gs.join(ctx, color, key)
 	if err != nil {
 		return err
