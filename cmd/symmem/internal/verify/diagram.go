@@ -50,8 +50,8 @@ func (d diagram) write(b *bytes.Buffer) {
 	}
 }
 
-// sides returns the sides, sorted by their lowest rank. If the error omits the events of some ranks,
-// these ranks form a last side "?".
+// sides returns the sides, sorted by their lowest rank. If the error omits the events of some
+// ranks, these ranks form a last side "?".
 func (d diagram) sides() []labeledSide {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })

@@ -37,7 +37,7 @@ const (
 	scaleBytes     = 4 // float32
 )
 
-// MaxNormBytes*Rows*Hidden bytes suffice for each buffer of Place. Only the input of a
+// MaxNormBytes times Rows*Hidden bytes suffice for each buffer of Place. Only the input of a
 // ReduceScatterRMSNorm may need more: 2*Rows*Hidden bytes for each rank.
 const MaxNormBytes = 8
 

@@ -26,8 +26,8 @@ func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().S
 
 const maxLiveBuffers = 64
 
-// maxLiveBytes returns the limit of buffers.bytes for buffers of up to maxBytes. The last buffer may
-// exceed it.
+// maxLiveBytes returns the limit of buffers.bytes for buffers of up to maxBytes. The last buffer
+// may exceed it.
 func maxLiveBytes(maxBytes int64) int64 { return 16 * maxBytes }
 
 // isFull reports whether a limit has been reached.
