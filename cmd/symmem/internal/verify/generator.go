@@ -6,23 +6,23 @@ import "math/rand/v2"
 // that the placement has to choose between free blocks.
 type generator struct {
 	random          *rand.Rand
-	sizes           []int64     // in elements
-	maxLiveElements int64       // maximum of liveElements
-	live            []liveBlock // blocks that were allocated and not freed yet
-	liveElements    int64       // of all live blocks
+	sizes           []int64         // in elements
+	maxLiveElements int64           // maximum of liveElements
+	live            []plannedBuffer // buffers that were allocated and not freed yet
+	liveElements    int64           // of all live buffers
 }
 
-// liveBlock is a buffer of a program.
-type liveBlock struct {
+// plannedBuffer is a buffer of a program.
+type plannedBuffer struct {
 	slot     int // number of the buffer in the program
 	elements int64
 }
 
-// At most maxLargestBlocks blocks of the largest size are live. The largest size is at least
-// minChurnElements, because smaller blocks would all fit into one segment.
+// At most maxLargestBuffers buffers of the largest size are live. The largest size is at least
+// minChurnElements, because smaller buffers would all fit into one segment.
 const (
-	maxLargestBlocks = 12
-	minChurnElements = 256 << 10
+	maxLargestBuffers = 12
+	minChurnElements  = 256 << 10
 )
 
 // newGenerator returns a generator for cases with this number of elements.
@@ -32,41 +32,41 @@ func newGenerator(seed uint64, elements int64) *generator {
 	return &generator{
 		random:          rand.New(rand.NewPCG(seed, churnStream)),
 		sizes:           []int64{largest / 4, largest / 2, largest},
-		maxLiveElements: maxLargestBlocks * largest,
+		maxLiveElements: maxLargestBuffers * largest,
 	}
 }
 
-// step draws the next event and returns its block. If isAlloc is true, the event allocates the
-// block, whose slot is the given one. Otherwise, the event frees the block.
-func (g *generator) step(slot int) (block liveBlock, isAlloc bool) {
+// step draws the next event and returns its buffer. If isAlloc is true, the event allocates the
+// buffer, whose slot is the given one. Otherwise, the event frees the buffer.
+func (g *generator) step(slot int) (buffer plannedBuffer, isAlloc bool) {
 	elements := g.sizes[g.random.IntN(len(g.sizes))]
 	shouldAlloc := g.random.IntN(20) < 11 // more often than not, so that memory fills up
 	hasSpace := g.liveElements+elements <= g.maxLiveElements
 	if len(g.live) == 0 || (shouldAlloc && hasSpace) {
-		block = liveBlock{slot: slot, elements: elements}
-		g.live = append(g.live, block)
+		buffer = plannedBuffer{slot: slot, elements: elements}
+		g.live = append(g.live, buffer)
 		g.liveElements += elements
-		return block, true
+		return buffer, true
 	}
 
 	index := g.random.IntN(len(g.live))
 	return g.release(index), false
 }
 
-// release removes the live block at an index, and returns it. The last block takes its place.
-func (g *generator) release(index int) liveBlock {
-	block := g.live[index]
+// release removes the live buffer at an index, and returns it. The last buffer takes its place.
+func (g *generator) release(index int) plannedBuffer {
+	buffer := g.live[index]
 	last := len(g.live) - 1
 	g.live[index] = g.live[last]
 	g.live = g.live[:last]
-	g.liveElements -= block.elements
-	return block
+	g.liveElements -= buffer.elements
+	return buffer
 }
 
-// drawLiveBlock draws one of the live blocks. It returns false if there are none.
-func (g *generator) drawLiveBlock() (block liveBlock, ok bool) {
+// drawLive draws one of the live buffers. It returns false if there are none.
+func (g *generator) drawLive() (buffer plannedBuffer, ok bool) {
 	if len(g.live) == 0 {
-		return liveBlock{}, false
+		return plannedBuffer{}, false
 	}
 
 	index := g.random.IntN(len(g.live))

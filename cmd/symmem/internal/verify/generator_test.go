@@ -12,22 +12,22 @@ func TestHistoryFreesBlocksAndStaysWithinLimit(t *testing.T) {
 		h := newGenerator(rapid.Uint64().Draw(t, "seed"), elements)
 		live, total := map[int]int64{}, int64(0)
 		for slot := range 400 {
-			block, allocated := h.step(slot)
+			buffer, allocated := h.step(slot)
 			if allocated {
-				live[block.slot] = block.elements
-				total += block.elements
+				live[buffer.slot] = buffer.elements
+				total += buffer.elements
 			} else {
-				if live[block.slot] != block.elements {
-					t.Fatalf("step freed %+v, want %d elements", block, live[block.slot])
+				if live[buffer.slot] != buffer.elements {
+					t.Fatalf("step freed %+v, want %d elements", buffer, live[buffer.slot])
 				}
 
-				delete(live, block.slot)
-				total -= block.elements
+				delete(live, buffer.slot)
+				total -= buffer.elements
 			}
 
-			if total > maxLargestBlocks*max(elements, minChurnElements) || total != h.liveElements ||
+			if total > maxLargestBuffers*max(elements, minChurnElements) || total != h.liveElements ||
 				len(live) != len(h.live) {
-				t.Fatalf("%d elements are live in %d blocks, but the generator counts %d in %d",
+				t.Fatalf("%d elements are live in %d buffers, but the generator counts %d in %d",
 					total, len(live), h.liveElements, len(h.live))
 			}
 		}
@@ -38,8 +38,8 @@ func TestHistoryUsesAllSizes(t *testing.T) {
 	h := newGenerator(1, 4<<20)
 	drawn := map[int64]bool{}
 	for slot := range 100 {
-		if block, allocated := h.step(slot); allocated {
-			drawn[block.elements] = true
+		if buffer, allocated := h.step(slot); allocated {
+			drawn[buffer.elements] = true
 		}
 	}
 

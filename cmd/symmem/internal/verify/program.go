@@ -94,12 +94,12 @@ func (c *composer) largeFirstSegment() int64 {
 
 func (c *composer) addStep(s step) { c.program.steps = append(c.program.steps, s) }
 
-// addAlloc adds an allocation and returns its slot.
-func (c *composer) addAlloc(elements int64) int {
+// addAlloc adds an allocation in a new slot.
+func (c *composer) addAlloc(elements int64) plannedBuffer {
 	slot := c.program.slotCount
 	c.program.slotCount++
 	c.addStep(step{action: allocBuffer, slot: slot, elements: elements})
-	return slot
+	return plannedBuffer{slot: slot, elements: elements}
 }
 
 const (
@@ -114,24 +114,24 @@ func (c *composer) addChurn(round int) {
 		c.addStep(step{action: makeNoise})
 		c.addRandomStep()
 		// Draw even if no case is due, so that later draws do not depend on the stride.
-		block, exists := c.generator.drawLiveBlock()
+		buffer, exists := c.generator.drawLive()
 		isDue := n%stride == 0
 		if isDue && exists {
-			c.addChurnCase(round, n, block)
+			c.addChurnCase(round, n, buffer)
 		}
 	}
 }
 
 func (c *composer) addRandomStep() {
 	nextSlot := c.program.slotCount // as in addAlloc
-	block, isAlloc := c.generator.step(nextSlot)
+	buffer, isAlloc := c.generator.step(nextSlot)
 	if !isAlloc {
-		c.addStep(step{action: freeBuffer, slot: block.slot})
+		c.addStep(step{action: freeBuffer, slot: buffer.slot})
 		return
 	}
 
 	c.addStep(step{action: openScope})
-	c.addAlloc(block.elements)
+	c.addAlloc(buffer.elements)
 	c.addStep(step{action: endScope})
 }
 
@@ -139,11 +139,11 @@ func (c *composer) addRandomStep() {
 // 2*maxValue. Sums over up to 128 ranks are exact in float32.
 const maxValue = 997
 
-// addChurnCase adds a case that reduces block after n random allocations and frees.
-func (c *composer) addChurnCase(round, n int, block liveBlock) {
+// addChurnCase adds a case that reduces buffer after n random allocations and frees.
+func (c *composer) addChurnCase(round, n int, buffer plannedBuffer) {
 	c.churnCaseCount++
 	value := maxValue + 1 + c.churnCaseCount%maxValue // from maxValue+1 to 2*maxValue
-	c.addReduces([]liveBlock{block}, []plannedCase{{
+	c.addReduces([]plannedBuffer{buffer}, []plannedCase{{
 		name:    fmt.Sprintf("%d.churn%d", round, n),
 		round:   round,
 		isChurn: true,
@@ -155,17 +155,16 @@ func (c *composer) addChurnCase(round, n int, block liveBlock) {
 // addGroupCases adds the cases of a group. All of their buffers are allocated before the first
 // all-reduce and freed after the last one.
 func (c *composer) addGroupCases(round, group int) {
-	var blocks []liveBlock
+	var buffers []plannedBuffer
 	c.addStep(step{action: openScope})
 	for range c.config.Cases {
 		c.addStep(step{action: makeNoise})
-		slot := c.addAlloc(c.config.Elements)
-		blocks = append(blocks, liveBlock{slot: slot, elements: c.config.Elements})
+		buffers = append(buffers, c.addAlloc(c.config.Elements))
 	}
 
 	c.addStep(step{action: endScope})
 	var cases []plannedCase
-	for i := range blocks {
+	for i := range buffers {
 		value := 1 + c.groupCaseCount%maxValue // from 1 to maxValue
 		c.groupCaseCount++
 		cases = append(cases, plannedCase{
@@ -174,17 +173,17 @@ func (c *composer) addGroupCases(round, group int) {
 		})
 	}
 
-	c.addReduces(blocks, cases)
-	for _, b := range blocks {
+	c.addReduces(buffers, cases)
+	for _, b := range buffers {
 		c.addStep(step{action: freeBuffer, slot: b.slot})
 	}
 }
 
-// addReduces adds cases and their steps: cases[i] fills and reduces blocks[i]. All blocks are
+// addReduces adds cases and their steps: cases[i] fills and reduces buffers[i]. All buffers are
 // filled before the first one is reduced.
-func (c *composer) addReduces(blocks []liveBlock, cases []plannedCase) {
+func (c *composer) addReduces(buffers []plannedBuffer, cases []plannedCase) {
 	firstIndex := len(c.program.cases)
-	for i, b := range blocks {
+	for i, b := range buffers {
 		caseIndex := firstIndex + i
 		cases[i].elements = b.elements
 		cases[i].dataType = symmem.Float32
@@ -194,7 +193,7 @@ func (c *composer) addReduces(blocks []liveBlock, cases []plannedCase) {
 	}
 
 	c.program.cases = append(c.program.cases, cases...)
-	for i, b := range blocks {
+	for i, b := range buffers {
 		c.addStep(step{action: reduceBuffer, slot: b.slot, caseIndex: firstIndex + i})
 	}
 }
@@ -203,7 +202,7 @@ func (c *composer) addReduces(blocks []liveBlock, cases []plannedCase) {
 func (c *composer) addChurnFrees() {
 	for len(c.generator.live) > 0 {
 		lastIndex := len(c.generator.live) - 1
-		block := c.generator.release(lastIndex)
-		c.addStep(step{action: freeBuffer, slot: block.slot})
+		buffer := c.generator.release(lastIndex)
+		c.addStep(step{action: freeBuffer, slot: buffer.slot})
 	}
 }

@@ -42,7 +42,7 @@ func (r *runner) tolerances() usage {
 	ranks, machines := env.rt.Size(), env.machines()
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
 	if r.config.SharedGPUs {
-		// Other ranks allocate memory of the same GPU: 8 ranks on an H100, up to 204 MB.
+		// Usage includes the GPU's other ranks: on an H100, up to 204 MB for each of 8 ranks.
 		const bytesPerRank = 256 << 20
 		allowed[deviceBytes] = int64(ranks) * bytesPerRank
 	}
