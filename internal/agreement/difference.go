@@ -6,9 +6,9 @@ import (
 	"symmem/event"
 )
 
-// Difference guesses how the history of a pool differs between ranks. Usual ranks have the most
-// frequent history, and deviant ranks another one. In this example of a DifferenceMissingEvent,
-// rank 2 is deviant, and lacks the first allocation:
+// Difference is a guess how the history of a pool differs between ranks. The usual ranks have the
+// most frequent history, and deviant ranks have another. In this example, rank 2 is deviant, with a
+// DifferenceMissingEvent:
 //
 //	ranks 0, 1    alloc 4 KiB    alloc 8 KiB    free
 //	rank 2        alloc 8 KiB    free           alloc 1 KiB
@@ -23,7 +23,7 @@ const (
 	DifferenceMissingEvent
 	// DifferenceSize marks events that differ in their sizes.
 	DifferenceSize
-	// DifferencePlace marks events that differ only in the place: the segment or the offset.
+	// DifferencePlace marks events that differ only in the segment or the offset.
 	DifferencePlace
 	// DifferenceOrder marks two events in reverse order.
 	DifferenceOrder
@@ -31,8 +31,7 @@ const (
 	DifferenceStream
 	// DifferenceUnrelatedEvent marks events that have nothing in common.
 	DifferenceUnrelatedEvent
-	// DifferenceHeldBlock marks a block that all ranks have freed, but that a graph or another stream
-	// still holds on some ranks.
+	// DifferenceHeldBlock marks a freed block that a graph or another stream holds on some ranks.
 	DifferenceHeldBlock
 )
 
@@ -91,8 +90,8 @@ func (d Difference) describe(names Names, deviantRanks, usualRanks []int) string
 	}
 }
 
-// classify compares the usual variant of d with the first deviant one. d.Variants are the decoded
-// entries of sides.list.
+// classify compares the usual variant of d with the first deviant one. d.Variants and sides.list
+// have the same indexes.
 func classify(d *DivergenceError, sides contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
@@ -113,12 +112,11 @@ func classify(d *DivergenceError, sides contributions) Difference {
 		return DifferenceExtraEvent
 	}
 
-	isSameRequest := usual.Event.SameRequest(&deviant.Event)
-	isFree := usual.Event.Kind == event.KindFree
-	switch {
-	case isSameRequest && isFree:
-		return DifferenceUnrelatedEvent // the ranks freed different blocks
-	case isSameRequest:
+	if usual.Event.SameRequest(&deviant.Event) {
+		if usual.Event.Kind == event.KindFree { // the ranks freed different blocks
+			return DifferenceUnrelatedEvent
+		}
+
 		return DifferencePlace
 	}
 
@@ -139,9 +137,9 @@ func (d *DivergenceError) freesSameBlock() bool {
 }
 
 // classifyByAlignment guesses whether the deviant ranks changed, added, omitted or swapped an
-// event, from the digests of the event's request and later requests. If the deviant ranks added an
-// event, for example, their second request equals the first usual one. The guess with the most
-// matches wins. In a tie, the first guess wins.
+// event. It compares digests of requests, from this event on. If the deviant ranks added an event,
+// for example, their second request equals the first usual one. The first guess with the most
+// matches wins.
 func classifyByAlignment(
 	usual, deviant event.Event, usualRequests, deviantRequests []uint64,
 ) Difference {

@@ -10,28 +10,27 @@ import (
 )
 
 const (
-	maxComparedRequests = 9 // of the differing event and 8 later ones
+	maxComparedRequests = 9 // of the first different event and 8 later ones
 	maxSiteOrDigests    = max(uint64Bytes*maxComparedRequests, event.MaxSiteBytes)
 )
 
-// In phaseEvents, each rank sends its side of the difference: a byte with the kind, and data.
+// In phaseEvents, each rank sends its side of the difference: one of these bytes, followed by data.
 const (
 	sideEvent   byte = iota + 1 // an event and its call site
-	sideEnd                     // the length of a history that ends before the difference
+	sideEnd                     // the length of the history, which ends before the difference
 	sideDigest                  // a position, and the digest of the events before it
-	sideNotKept                 // no data, because the rank keeps neither the event nor the digest
+	sideNotKept                 // nothing; the rank keeps neither the event nor the digest
 )
 
-// startEventsPhase returns this rank's payload for phaseEvents. The results are those of
-// Machine.Step.
+// startEventsPhase returns results of Machine.Step: this rank's payload for phaseEvents.
 func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
-	search := m.searches[0] // with the first difference
+	search := m.searches[0] // the first ledger that differs
 	source := m.history(search.id)
 	msg := message{
 		phase: m.phase, round: m.round, ledger: search.id, position: search.sidePosition(),
 	}
-	if search.isPositionKnown() {
+	if search.isFound() {
 		msg.tagOrSide = encodeEventSide(source, msg.position)
 		msg.siteOrDigests = requestDigestsFrom(source, msg.position)
 	} else {
@@ -41,8 +40,8 @@ func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	return msg.encode(), nil, nil // no outcome yet
 }
 
-// encodeEventSide encodes the event at a position or, if the rank no longer keeps the event, the
-// digest of the history up to and including the event.
+// encodeEventSide encodes the event at a position. If the rank no longer keeps the event, it
+// encodes the digest of the history through the event.
 func encodeEventSide(source snapshotSource, position uint64) []byte {
 	if e, isKept := source.EventAt(position); isKept {
 		return event.Append([]byte{sideEvent}, &e)
@@ -53,8 +52,7 @@ func encodeEventSide(source snapshotSource, position uint64) []byte {
 
 // encodeDigestSide encodes the digest of the events before a position.
 func encodeDigestSide(source snapshotSource, position uint64) []byte {
-	isTooShort := source.end < position
-	if isTooShort {
+	if source.end < position {
 		return appendUint64s([]byte{sideEnd}, source.end)
 	}
 
@@ -66,7 +64,7 @@ func encodeDigestSide(source snapshotSource, position uint64) []byte {
 }
 
 // requestDigestsFrom encodes the digests of the requests for the event at a position and for later
-// events. A request lacks the place that the pool has chosen.
+// events. A request is an event without the place that the pool has chosen.
 func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	var out []byte
 	for i := range uint64(maxComparedRequests) {
@@ -81,8 +79,7 @@ func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	return out
 }
 
-// handleEvents ends the agreement with a divergence that has the sides of all ranks. The results
-// are those of Machine.Step.
+// handleEvents returns results of Machine.Step: a divergence with the sides of all ranks.
 func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	search := m.searches[0]
 	if s.ledger != search.id || s.position != search.sidePosition() {
@@ -102,21 +99,20 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	}
 
 	d.OtherRanks = s.sides.otherRanks
-	isDifferencePresent := len(m.absent) == 0 // not on an absent rank
-	if isDifferencePresent && s.sides.areEqual() {
+	mayBeOnAbsentRank := len(m.absent) > 0
+	if !mayBeOnAbsentRank && s.sides.areEqual() {
 		return nil, nil, protocolError("ranks with different digests sent the same event, number %d",
 			search.first)
 	}
 
 	d.setDeviant(len(s.ranks))
-	if search.isPositionKnown() {
+	if search.isFound() {
 		d.Difference = classify(d, s.sides)
 	}
 
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
-// decodeSide decodes the side of the ranks in c.
 func decodeSide(c contribution) (Variant, error) {
 	v := Variant{Ranks: c.ranks}
 	if len(c.value) == 0 {
@@ -156,8 +152,8 @@ func decodeSide(c contribution) (Variant, error) {
 	return v, nil
 }
 
-// OwnVariant returns this rank's part in a divergence, at positions first to last, that other ranks
-// have found.
+// OwnVariant returns this rank's Variant of a divergence that other ranks have found at positions
+// first to last.
 func (c Config) OwnVariant(kind Kind, id, first, last uint64) (Variant, error) {
 	v := Variant{Ranks: []int{c.Rank}}
 	var err error
@@ -180,10 +176,11 @@ func (c Config) OwnVariant(kind Kind, id, first, last uint64) (Variant, error) {
 			return v, fmt.Errorf("unknown ledger %d", id)
 		}
 
-		source := snapshotSource{c.Ledgers[i].Source, c.Ledgers[i].Source.Snapshot().Position}
-		side := encodeEventSide(source, first)
+		source := c.Ledgers[i].Source
+		history := snapshotSource{Source: source, end: source.Snapshot().Position}
+		side := encodeEventSide(history, first)
 		if last > first {
-			side = encodeDigestSide(source, last+1)
+			side = encodeDigestSide(history, last+1)
 		}
 
 		v, err = decodeSide(contribution{value: side, ranks: v.Ranks})

@@ -284,12 +284,12 @@ func (m *Machine) advance() ([]byte, *Outcome, error) {
 }
 
 func (m *Machine) answer(id, position uint64) answer {
-	digest, isKnown := m.history(id).DigestAt(position)
-	if !isKnown {
+	digest, isKept := m.history(id).DigestAt(position)
+	if !isKept {
 		digest = 0
 	}
 
-	return answer{Ledger: id, Position: position, Digest: digest, Known: isKnown}
+	return answer{Ledger: id, Position: position, Digest: digest, Kept: isKept}
 }
 
 func (m *Machine) history(id uint64) snapshotSource {

@@ -26,13 +26,12 @@ const (
 	// maxPosition limits positions in ledgers, so that sums of two positions do not overflow.
 	maxPosition = 1 << 62
 
-	// These limits, in bytes, exceed all valid sizes. Without them, a faulty rank could make this rank
-	// use much memory.
+	// No valid field is as large, in bytes. The limits protect the memory from faulty ranks.
 	maxTagOrSide = 512
 	maxCall      = 4 << 10
 )
 
-// phase is the purpose of a round. Several rounds can have the same phase.
+// phase is the purpose of one or more rounds.
 type phase uint64
 
 const (
@@ -42,17 +41,17 @@ const (
 	phaseDone                    // the agreement has ended
 )
 
-// message is one rank's message in a round. The fields for other phases are empty.
+// message is one rank's message in a round. Only the fields for its phase are set.
 type message struct {
 	phase phase
 	round uint64 // from 0
 
 	// phaseEvents
 	ledger   uint64 // id of the ledger that differs
-	position uint64 // of the difference; see searchRange.sidePosition
+	position uint64 // searchRange.sidePosition
 
 	// phaseVote and phaseEvents
-	tagOrSide     []byte // Config.Mode and Config.Tag, or the encoded side of this rank
+	tagOrSide     []byte // Config.Mode and Config.Tag, or the side of this rank; see sideEvent
 	siteOrDigests []byte // Config.Site, or digests of requests
 
 	// phaseVote
@@ -111,7 +110,7 @@ func decodeMessage(payload []byte) (*message, error) {
 	return m, r.err
 }
 
-// vote is a rank's state of one ledger in the first round.
+// vote describes a rank's state of one ledger.
 type vote struct {
 	ID uint64
 	ledger.Snapshot
@@ -120,8 +119,8 @@ type vote struct {
 
 func (v vote) isValid() bool {
 	isPowerOfTwo := v.Stride > 0 && v.Stride&(v.Stride-1) == 0
-	return isPowerOfTwo && max(v.Agreed, v.Floor) <= v.Position &&
-		max(v.Position, v.Stride) <= maxPosition
+	isOrdered := v.Agreed <= v.Position && v.Floor <= v.Position
+	return isPowerOfTwo && isOrdered && v.Position <= maxPosition && v.Stride <= maxPosition
 }
 
 func readVotes(r *reader) []vote {
@@ -141,10 +140,10 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload: little-endian numbers, byte strings with a length prefix, and a list
-// that extends to the end. After an error, its methods return zero values.
+// reader decodes a payload: little-endian numbers, byte strings with a length prefix, and a final
+// list. After an error, its methods return zero values.
 type reader struct {
-	rest []byte // unread part; empty after an error
+	rest []byte // not read yet; empty after an error
 	err  error  // first error
 }
 
@@ -176,7 +175,7 @@ func (r *reader) readBytes(limit int, field string) []byte {
 		return nil
 	}
 
-	v := r.rest[:size:size] // without spare capacity, so that an append does not change rest
+	v := r.rest[:size:size] // an append must not overwrite the rest
 	r.rest = r.rest[size:]
 	return v
 }

@@ -11,38 +11,40 @@ import (
 // Names determines how reports name ranks and pools. It must be the same on all ranks. The zero
 // value uses group ranks and pool IDs.
 type Names struct {
-	// Members lists the group's ranks by their number in the whole job, in group order. It may be
-	// empty.
+	// Members holds the number of each rank in the whole job, by group rank. It may be empty.
 	Members []int
 	// Pool returns the name of a pool, such as "pool 1".
 	Pool func(id uint64) string
 }
 
-func (n Names) ranks(group []int) string { return ranklist.RanksOf(n.world(group), n.Members) }
+func (n Names) ranks(groupRanks []int) string {
+	return ranklist.RanksOf(n.worldRanks(groupRanks), n.Members)
+}
 
-// shortRanks formats group ranks that the report has already named in full.
-func (n Names) shortRanks(group []int) string {
+// shortRanks is for ranks that the report has already named in full.
+func (n Names) shortRanks(groupRanks []int) string {
 	if ranklist.NumberedAsWorld(n.Members) {
-		return ranklist.Ranks(group)
+		return ranklist.Ranks(groupRanks)
 	}
 
-	return "world " + ranklist.Ranks(slices.Sorted(slices.Values(n.world(group))))
+	sorted := slices.Sorted(slices.Values(n.worldRanks(groupRanks)))
+	return "world " + ranklist.Ranks(sorted)
 }
 
-func (n Names) world(group []int) []int {
+func (n Names) worldRanks(groupRanks []int) []int {
 	if len(n.Members) == 0 {
-		return group
+		return groupRanks
 	}
 
-	world := make([]int, len(group))
-	for i, r := range group {
-		world[i] = n.Members[r]
+	worldRanks := make([]int, len(groupRanks))
+	for i, rank := range groupRanks {
+		worldRanks[i] = n.Members[rank]
 	}
 
-	return world
+	return worldRanks
 }
 
-func (n Names) event() event.Names {
+func (n Names) eventNames() event.Names {
 	return event.Names{Pool: n.Pool, Renumbered: !ranklist.NumberedAsWorld(n.Members)}
 }
 
@@ -82,5 +84,5 @@ func (n Names) describeCall(value []byte) (string, error) {
 		return "", protocolError("%w", err)
 	}
 
-	return string(c.AppendText(nil, n.event())), nil
+	return string(c.AppendText(nil, n.eventNames())), nil
 }

@@ -4,34 +4,33 @@ import "symmem/internal/ledger"
 
 const maxProbes = 15 // per ledger and round
 
-// searchRange is the state of a search for the first event that differs in a ledger, the history of
-// a pool. In each round, ranks probe some positions: they compare the digests of all events before
-// a position. If the digests are equal at 70 and differ at 80, for example, the next round searches
-// the events 70 to 79.
+// searchRange contains the first different event of a ledger (the history of a pool), if any. In
+// each round, ranks probe some positions: they compare the digests of all events before a position.
+// If the digests are equal at 70 and differ at 80, for example, the next range is 70 to 79.
 type searchRange struct {
 	id          uint64 // of the ledger
-	first, last uint64 // the events that may be the first difference
-	firstDigest uint64 // of the events before first, on all ranks
-	differs     bool   // if false, all events may be equal
+	first, last uint64 // inclusive; all ranks have the same events before first
+	firstDigest uint64 // of the events before first
+	differs     bool   // some event in the range is known to differ
 	ended       bool   // do not probe again
 
 	// Below floor, some ranks keep digests only at multiples of stride.
 	floor, stride uint64
 }
 
-// newSearch returns a search in the events that the votes do not show to be equal.
+// newSearch returns a search of the events after the agreed prefix.
 func (c *combinedVote) newSearch(mode Mode) (searchRange, error) {
 	search := searchRange{
 		id: c.ID, firstDigest: ledger.Empty, last: c.lowestPosition,
 		floor: c.Floor, stride: c.Stride, differs: mode == ModeExact,
 	}
-	if c.hasSamePrefix {
+	if c.hasSameAgreed {
 		search.first = c.Agreed
 		search.firstDigest = c.AgreedDigest
 	}
 
 	haveSameLength := c.lowestPosition == c.highestPosition
-	if haveSameLength { // and different digests
+	if haveSameLength { // so the digests differ
 		if search.last <= search.first {
 			return search, protocolError("ledger %d differs at or before the agreed position", c.ID)
 		}
@@ -44,44 +43,43 @@ func (c *combinedVote) newSearch(mode Mode) (searchRange, error) {
 	return search, nil
 }
 
-// sidePosition returns the position of the difference or, if it is not known, the end of the range.
+// sidePosition returns the position of the difference or, if it is not found, the end of the range.
 func (search searchRange) sidePosition() uint64 {
-	if search.isPositionKnown() {
+	if search.isFound() {
 		return search.first
 	}
 
 	return search.last + 1
 }
 
-func (search searchRange) isPositionKnown() bool { return search.first == search.last }
+func (search searchRange) isFound() bool { return search.first == search.last }
 
-// positionsToProbe returns up to maxProbes of the known positions, at equal distances. Of 31
+// positionsToProbe returns up to maxProbes of the digestPositions, at equal distances. Of 31
 // positions, for example, it returns the second, the fourth and so on up to the 30th.
 func (search searchRange) positionsToProbe() []uint64 {
 	if search.ended {
 		return nil
 	}
 
-	known := search.knownPositions()
-	knownCount := known.sparseCount + known.denseCount
-	probeCount := min(knownCount, maxProbes)
+	available := search.digestPositions()
+	availableCount := available.sparseCount + available.denseCount
+	probeCount := min(availableCount, maxProbes)
 	positions := make([]uint64, 0, probeCount)
 	for probe := uint64(1); probe <= probeCount; probe++ {
-		ordinal := scaleRoundingUp(knownCount+1, probe, probeCount+1) // from 1
-		positions = append(positions, known.at(ordinal-1))
+		ordinal := scaleRoundingUp(availableCount+1, probe, probeCount+1) // from 1
+		positions = append(positions, available.at(ordinal-1))
 	}
 
 	return positions
 }
 
-// knownPositions are multiples of a stride, followed by consecutive positions.
-type knownPositions struct {
+// positionList lists multiples of a stride, followed by consecutive positions.
+type positionList struct {
 	sparseStart, stride, sparseCount uint64
 	denseStart, denseCount           uint64
 }
 
-// at returns the position with an index, from 0.
-func (p knownPositions) at(index uint64) uint64 {
+func (p positionList) at(index uint64) uint64 {
 	if index < p.sparseCount {
 		return p.sparseStart + index*p.stride
 	}
@@ -89,30 +87,31 @@ func (p knownPositions) at(index uint64) uint64 {
 	return p.denseStart + index - p.sparseCount
 }
 
-// knownPositions returns the positions after first, up to last, at which all ranks keep digests.
-func (search searchRange) knownPositions() knownPositions {
+// digestPositions lists the positions after first, up to last, at which all ranks keep digests.
+func (search searchRange) digestPositions() positionList {
 	end := search.last + 1
-	known := knownPositions{
+	list := positionList{
 		sparseStart: (search.first/search.stride + 1) * search.stride,
 		stride:      search.stride,
 		denseStart:  max(search.floor, search.first+1),
 	}
 	sparseEnd := min(search.floor, end)
-	if known.sparseStart < sparseEnd {
-		known.sparseCount = (sparseEnd-1-known.sparseStart)/search.stride + 1
+	if list.sparseStart < sparseEnd {
+		list.sparseCount = (sparseEnd-1-list.sparseStart)/search.stride + 1
 	}
 
-	if known.denseStart < end {
-		known.denseCount = end - known.denseStart
+	if list.denseStart < end {
+		list.denseCount = end - list.denseStart
 	}
 
-	return known
+	return list
 }
 
-// scaleRoundingUp returns n*i/parts, rounded up. The product of i and parts must not overflow.
-func scaleRoundingUp(n, i, parts uint64) uint64 {
-	whole, rest := n/parts, n%parts
-	return whole*i + (rest*i+parts-1)/parts
+// scaleRoundingUp returns n*numerator/denominator, rounded up. The product numerator*denominator
+// must not overflow.
+func scaleRoundingUp(n, numerator, denominator uint64) uint64 {
+	whole, rest := n/denominator, n%denominator
+	return whole*numerator + (rest*numerator+denominator-1)/denominator
 }
 
 // answer is a rank's digest of the events before a position. Its fields are exported for package
@@ -120,8 +119,8 @@ func scaleRoundingUp(n, i, parts uint64) uint64 {
 type answer struct {
 	Ledger   uint64 // id of the ledger
 	Position uint64
-	Digest   uint64 // 0 if the rank no longer keeps it
-	Known    bool   // the rank keeps the digest
+	Digest   uint64 // 0 unless Kept
+	Kept     bool   // the rank still keeps the digest
 }
 
 func (a answer) hasSamePosition(other answer) bool {
@@ -130,39 +129,38 @@ func (a answer) hasSamePosition(other answer) bool {
 
 // positionResult combines the answers of all ranks for a position.
 type positionResult struct {
-	answer             // the first that is Known, if any
-	digestsDiffer bool // two Known answers have different digests
-	anyUnknown    bool // some answer is not Known
+	answer             // the first with a Kept digest, or the last answer
+	digestsDiffer bool // two Kept digests differ
+	anyNotKept    bool
 }
 
 func newPositionResult(first answer) positionResult {
-	return positionResult{answer: first, anyUnknown: !first.Known}
+	return positionResult{answer: first, anyNotKept: !first.Kept}
 }
 
 func (r *positionResult) add(a answer) {
-	areBothKnown := r.Known && a.Known
-	if areBothKnown && r.Digest != a.Digest {
+	if r.Kept && a.Kept && r.Digest != a.Digest {
 		r.digestsDiffer = true
 	}
 
-	if !a.Known {
-		r.anyUnknown = true
+	if !a.Kept {
+		r.anyNotKept = true
 	}
 
-	if !r.Known {
+	if !r.Kept {
 		r.answer = a
 	}
 }
 
-// narrow reduces the range by the result for a position. Call it in the order of positions.
+// narrow reduces the range by the result for a position. Results must come in order of positions.
 func (search *searchRange) narrow(r positionResult) error {
-	isInRange := r.Position <= search.last // no earlier result has shown a difference
+	isInRange := r.Position <= search.last
 	switch {
 	case r.digestsDiffer && isInRange:
 		search.last = r.Position - 1
 		search.differs = true
-	case r.digestsDiffer:
-	case r.anyUnknown:
+	case r.digestsDiffer: // after the first difference
+	case r.anyNotKept:
 		search.ended = true // a rank has dropped a digest, and may soon drop more
 	case !isInRange:
 		return protocolError("ledger %d is equal at a position after the first difference", search.id)

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Summary combines the payloads of all ranks in a round. The fields for other phases are empty.
+// Summary combines the payloads of all ranks in a round. Only the fields for its phase are set.
 type Summary struct {
 	phase         phase
 	round         uint64
@@ -16,7 +16,7 @@ type Summary struct {
 	flags uint64         // bitwise or of all ranks' flags
 	tags  contributions  // modes and tags
 	ids   contributions  // lists of ledger ids
-	calls contributions  // calls, with call sites as details
+	calls contributions  // details: call sites
 	votes []combinedVote // by ledger; empty if the lists of ledger ids differ
 
 	// phaseProbe
@@ -24,7 +24,7 @@ type Summary struct {
 
 	// phaseEvents
 	ledger, position uint64        // see message
-	sides            contributions // with request digests as details
+	sides            contributions // details: digests of requests
 }
 
 // Merge combines the payloads of a round, indexed by rank, with nil for absent ranks. It returns an
@@ -38,12 +38,7 @@ func Merge(payloads [][]byte) (*Summary, error) {
 			continue
 		}
 
-		m, err := decodeMessage(payload)
-		if err == nil {
-			err = s.add(rank, m)
-		}
-
-		if err != nil {
+		if err := s.add(rank, payload); err != nil {
 			return nil, fmt.Errorf("reading the payload of rank %d: %w", rank, err)
 		}
 	}
@@ -55,8 +50,12 @@ func Merge(payloads [][]byte) (*Summary, error) {
 	return s, nil
 }
 
-// add adds the message of a rank.
-func (s *Summary) add(rank int, m *message) error {
+func (s *Summary) add(rank int, payload []byte) error {
+	m, err := decodeMessage(payload)
+	if err != nil {
+		return err
+	}
+
 	isFirst := len(s.ranks) == 0
 	if isFirst {
 		s.phase = m.phase
@@ -85,7 +84,7 @@ func (s *Summary) add(rank int, m *message) error {
 	return nil
 }
 
-// addVotes adds the votes of a rank. It discards all votes if ranks vote on different ledgers.
+// addVotes discards all votes if ranks vote on different ledgers.
 func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	s.flags |= m.flags
 	s.tags.add(rank, m.tagOrSide, nil)
@@ -96,12 +95,12 @@ func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	}
 
 	s.ids.add(rank, ids, nil)
-	if !s.ids.areEqual() {
+	haveSameLedgers := s.ids.areEqual()
+	if !haveSameLedgers {
 		s.votes = nil
 		return
 	}
 
-	// All ranks vote on the same ledgers in the same order.
 	for i, v := range m.votes {
 		if isFirst {
 			s.votes = append(s.votes, newCombinedVote(v))
@@ -111,7 +110,7 @@ func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	}
 }
 
-// addAnswers adds the answers of a rank. All ranks must answer for the same positions.
+// addAnswers returns an error if ranks answer for different positions.
 func (s *Summary) addAnswers(m *message, isFirst bool) error {
 	if isFirst {
 		for _, a := range m.answers {
@@ -139,23 +138,23 @@ func (s *Summary) addAnswers(m *message, isFirst bool) error {
 
 // combinedVote combines the votes of all ranks on a ledger.
 type combinedVote struct {
-	vote                            // of the first rank, with the greatest Floor and Stride of all
+	vote                            // of the first rank, but with the greatest Floor and Stride
 	lowestPosition, highestPosition uint64
-	isIdentical                     bool // position and digest are the same on all ranks
-	hasSamePrefix                   bool // the agreed prefix is the same on all ranks
+	isIdentical                     bool // all ranks have the same Position and Digest
+	hasSameAgreed                   bool // all ranks have the same Agreed and AgreedDigest
 	pending                         contributions
 }
 
 func newCombinedVote(first vote) combinedVote {
 	return combinedVote{
 		vote: first, lowestPosition: first.Position, highestPosition: first.Position,
-		isIdentical: true, hasSamePrefix: true,
+		isIdentical: true, hasSameAgreed: true,
 	}
 }
 
 func (c *combinedVote) add(rank int, v vote) {
 	c.isIdentical = c.isIdentical && c.Position == v.Position && c.Digest == v.Digest
-	c.hasSamePrefix = c.hasSamePrefix && c.Agreed == v.Agreed && c.AgreedDigest == v.AgreedDigest
+	c.hasSameAgreed = c.hasSameAgreed && c.Agreed == v.Agreed && c.AgreedDigest == v.AgreedDigest
 	c.lowestPosition = min(c.lowestPosition, v.Position)
 	c.highestPosition = max(c.highestPosition, v.Position)
 	c.Floor = max(c.Floor, v.Floor)
@@ -165,15 +164,15 @@ func (c *combinedVote) add(rank int, v vote) {
 
 const maxContributions = 16
 
-// contributions holds the distinct values that ranks sent, by their lowest rank.
+// contributions holds the distinct values that ranks sent.
 type contributions struct {
-	list       []contribution // at most maxContributions
-	otherRanks []int          // ranks whose values do not fit into list
+	list       []contribution // at most maxContributions, in the order of their lowest ranks
+	otherRanks []int          // ranks with further values
 }
 
 type contribution struct {
 	value  []byte
-	detail []byte // sent with the value by the lowest rank, but not compared
+	detail []byte // from the lowest rank; not compared
 	ranks  []int  // in ascending order
 }
 
@@ -185,7 +184,7 @@ func (c *contributions) add(rank int, value, detail []byte) {
 		c.list[i].ranks = append(c.list[i].ranks, rank)
 	case len(c.list) == maxContributions:
 		c.otherRanks = append(c.otherRanks, rank)
-	default: // copy the payload, which the next exchange may overwrite
+	default: // with copies, because the next exchange may overwrite the payload
 		c.list = append(c.list, contribution{bytes.Clone(value), bytes.Clone(detail), []int{rank}})
 	}
 }
