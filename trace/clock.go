@@ -9,7 +9,7 @@ import (
 
 // clock measures the time since the start of a trace. Reading the processor's tick counter (rdtsc)
 // is three times as fast as reading the system clock. Once clock has measured the length of a tick,
-// it reads only ticks, and both clocks every 1 ms.
+// it reads the system clock only every 1 ms.
 //
 // A clock is not safe for concurrent use.
 type clock struct {
@@ -17,7 +17,7 @@ type clock struct {
 	firstReading, latestReading clockReading
 
 	tickLength           uint64 // in units of 2^-32 ns
-	maxTicksUntilReading uint64 // after latestReading; 0 if now must read both clocks
+	maxTicksUntilReading uint64 // after latestReading; if 0, now always reads both clocks
 }
 
 // clockReading is the tick counter and the system clock at about the same moment.
@@ -26,11 +26,11 @@ type clockReading struct {
 	elapsed uint64 // nanoseconds since the start of the trace
 }
 
-// now returns the nanoseconds since the start. The result may go back by a few us.
+// now returns the nanoseconds since the start. It may be a few us before an earlier result.
 func (c *clock) now() uint64 {
 	ticks := spin.Ticks() - c.latestReading.ticks
 	if ticks >= c.maxTicksUntilReading {
-		return c.readSystemClock()
+		return c.nowFromSystemClock()
 	}
 
 	return c.latestReading.elapsed + c.nanoseconds(ticks)
@@ -42,8 +42,7 @@ func (c *clock) nanoseconds(ticks uint64) uint64 {
 	return high<<32 | low>>32
 }
 
-// readSystemClock returns the nanoseconds since the start from the system clock.
-func (c *clock) readSystemClock() uint64 {
+func (c *clock) nowFromSystemClock() uint64 {
 	r, isPrecise := c.readBothClocks()
 	if isPrecise {
 		c.addReading(r)
@@ -55,12 +54,11 @@ func (c *clock) readSystemClock() uint64 {
 }
 
 const (
-	// The tick length is measured over at least this time in nanoseconds.
-	minMeasuredTime       = uint64(5 * time.Millisecond)
-	maxTicksBetweenClocks = 5000 // 5 us at 1 GHz
+	minMeasuredTime       = uint64(5 * time.Millisecond) // for the tick length, in nanoseconds
+	maxTicksBetweenClocks = 5000                         // 5 us at 1 GHz
 )
 
-// readBothClocks reads both clocks. An interruption in between makes the reading imprecise.
+// readBothClocks returns an imprecise reading if it is interrupted between the clocks.
 func (c *clock) readBothClocks() (r clockReading, isPrecise bool) {
 	r.ticks = spin.Ticks()
 	r.elapsed = uint64(time.Since(c.start))
@@ -68,8 +66,8 @@ func (c *clock) readBothClocks() (r clockReading, isPrecise bool) {
 	return r, ticksBetween < maxTicksBetweenClocks
 }
 
-// addReading makes r the latest reading and updates the tick length. It starts over if the tick
-// counter has jumped or changed its speed.
+// addReading makes r the latest reading and updates the tick length. It also makes r the first
+// reading if the tick counter has jumped or changed its speed.
 func (c *clock) addReading(r clockReading) {
 	isFirst := c.firstReading.ticks == 0
 	if isFirst || c.isUnexpected(r) {
@@ -83,8 +81,8 @@ func (c *clock) addReading(r clockReading) {
 
 // isUnexpected reports whether the ticks since the latest reading contradict tickLength.
 func (c *clock) isUnexpected(r clockReading) bool {
-	hasTickLength := c.maxTicksUntilReading > 0
-	if !hasTickLength {
+	usesTickLength := c.maxTicksUntilReading > 0
+	if !usesTickLength {
 		return false
 	}
 
@@ -102,7 +100,7 @@ func (c *clock) measureTickLength() {
 		return
 	}
 
-	canDivide := passed.elapsed>>32 < passed.ticks // see shift32AndDivide
+	canDivide := passed.elapsed>>32 < passed.ticks // otherwise, shift32AndDivide panics
 	if canDivide {
 		const maxTimeUntilReading = uint64(time.Millisecond)
 		c.tickLength = shift32AndDivide(passed.elapsed, passed.ticks)

@@ -16,11 +16,11 @@ import (
 // FileName returns the name of a rank's trace in its folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// reservedPaths contains the paths of all traces that this process has created.
-var reservedPaths sync.Map // string -> true
+// reservedPaths is the set of the paths of all traces that this process has created.
+var reservedPaths sync.Map
 
-// reservePath returns the path of a new trace, and creates the folder if necessary. If a process
-// creates a second trace of rank 3, its name is world2-rank3.trace.
+// reservePath returns the path of a new trace, and creates the folder if necessary. The second
+// trace of rank 3 in this process, for example, has the name world2-rank3.trace.
 func reservePath(folder string, rank int) (string, error) {
 	folder, err := createFolder(folder)
 	if err != nil {
@@ -39,8 +39,8 @@ func reservePath(folder string, rank int) (string, error) {
 	}
 }
 
-// createFolder creates a folder unless it exists, and returns its absolute path. It rejects a
-// symbolic link.
+// createFolder creates a folder unless it exists, and returns its absolute path. It refuses
+// symbolic links.
 func createFolder(folder string) (string, error) {
 	absolute, err := filepath.Abs(folder)
 	if err == nil {
@@ -72,11 +72,11 @@ func temporaryName(path string) string {
 	return filepath.Join(folder, temporary)
 }
 
-// moveIntoPlace renames the locked file temporary to path. An older file at path gets the suffix
-// ".old", or causes an error if another process is writing it.
+// moveIntoPlace renames the locked file temporary to path, and an older file at path to path.old.
+// It returns an error if another process is writing the older file.
 func moveIntoPlace(temporary, path string) error {
 	for {
-		err := os.Link(temporary, path) // Unlike a rename, it does not replace a file at path.
+		err := os.Link(temporary, path) // fails if path exists, unlike os.Rename
 		if err == nil {
 			return os.Remove(temporary)
 		}
@@ -89,15 +89,15 @@ func moveIntoPlace(temporary, path string) error {
 			return err
 		}
 
-		// Try again: another process may have moved its trace to path meanwhile.
+		// Try again; another process may have created a file at path meanwhile.
 	}
 }
 
 // addOldSuffix renames path to path.old, or returns an error if another process is writing the
 // file. It may do nothing if another process removes or replaces the file meanwhile.
 func addOldSuffix(path string) error {
-	info, err := os.Lstat(path)
-	canBeLocked := err == nil && info.Mode().IsRegular()
+	info, statErr := os.Lstat(path)
+	canBeLocked := statErr == nil && info.Mode().IsRegular()
 	if canBeLocked {
 		f, err := lockOldTrace(path)
 		if err != nil {
@@ -110,7 +110,7 @@ func addOldSuffix(path string) error {
 		}
 	}
 
-	err = os.Rename(path, path+".old")
+	err := os.Rename(path, path+".old")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("keeping the older trace: %w", err)
 	}
@@ -139,8 +139,8 @@ func lockOldTrace(path string) (*os.File, error) {
 	return nil, fmt.Errorf("keeping the older trace: %w", err)
 }
 
-// openForLock opens a file for writing, because NFS locks no other files. Without permission to
-// write, it opens the file for reading.
+// openForLock opens a file for writing, if permitted, because NFS locks only such files. Otherwise,
+// it opens the file for reading.
 func openForLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrPermission) {
@@ -150,8 +150,8 @@ func openForLock(path string) (*os.File, error) {
 	return f, err
 }
 
-// awaitLock locks a file, or returns sys.ErrLocked after 1 s. It waits because the lock of a killed
-// process remains while a monitor reads /proc/PID/maps of the process.
+// awaitLock locks a file, or returns sys.ErrLocked after 1 s. A killed process may keep its lock
+// for some time, while a monitor reads /proc/PID/maps of the process.
 func awaitLock(f *os.File) error {
 	deadline := time.After(time.Second)
 	ticker := time.NewTicker(5 * time.Millisecond)

@@ -5,9 +5,9 @@ import "errors"
 // ErrFormat is wrapped by errors about the contents of a trace.
 var ErrFormat = errors.New("unreadable trace")
 
-// A trace consists of a header, a ring buffer and a text space. The ring has one or two records for
-// each event. Its source, a memory pool or a group of ranks, claims records before it writes them.
-// The text space has all strings; records contain their numbers.
+// A trace consists of a header, a ring buffer of records, and a text space. A source (a memory pool
+// or a group of ranks) first claims records, and then writes one or two for each event. The text
+// space contains numbered strings; a record contains only their numbers.
 
 const (
 	magic       = "SYMTRACE" // at offset 0
@@ -18,29 +18,29 @@ const (
 // Offsets in the header. All numbers are little-endian.
 const (
 	offsetVersion        = 8   // uint32
-	offsetRecordBytes    = 12  // uint32: size of a record in bytes
+	offsetRecordBytes    = 12  // uint32: size of a record
 	offsetRank           = 16  // uint32
 	offsetRankCount      = 20  // uint32
 	offsetProcess        = 24  // uint32: process id
 	offsetCapacity       = 32  // uint64: number of records in the ring, a power of two
 	offsetTextSpaceBegin = 40  // uint64: offset of the text space in the file
-	offsetTextSpaceBytes = 48  // uint64: size of the text space in bytes
-	offsetStart          = 56  // int64: UTC in nanoseconds since 1970
+	offsetTextSpaceBytes = 48  // uint64: size of the text space
+	offsetStart          = 56  // int64: time of the start in nanoseconds since 1970, UTC
 	offsetHost           = 64  // name of the machine, padded with zeros to maxHostBytes
 	offsetClaimedCount   = 128 // uint64: number of claimed records
-	offsetUsedTextBytes  = 192 // uint64: bytes of texts written
+	offsetUsedTextBytes  = 192 // uint64: size of the texts written
 	offsetLostTexts      = 200 // uint64: number of texts that did not fit
 )
 
 const maxHostBytes = 64 // the longest name that Linux permits
 
-// Numbers without a text.
+// Replacements for text numbers.
 const (
-	lostTextNumber      = 1<<32 - 1 // The text did not fit into the text space.
-	unknownSourceNumber = 1<<16 - 1 // The number of the source's name exceeds 16 bits.
+	lostTextNumber      = 1<<32 - 1 // if the text did not fit into the text space
+	unknownSourceNumber = 1<<16 - 1 // if the number of the source's name exceeds 16 bits
 )
 
-// record is a record in the file. The head is written last.
+// The head of a record is written last.
 type record struct {
 	head uint64
 	payload
@@ -53,12 +53,12 @@ const (
 
 // Fields of a head:
 //
-//	bits 0 to 31    low half of the record's number, from 1; the record is incomplete if it differs
+//	bits 0 to 31    low half of the record's number, from 1; otherwise, the record is incomplete
 //	bits 32 to 47   text number of the source's name
 //	bits 48 to 55   kind of the event, or 0 without an event
 //	bit 56          set if the event has a second record
 //	bit 57          set in a second record
-//	bits 58 to 63   age: number of records claimed after this one and before its write
+//	bits 58 to 63   age: number of later records that were claimed before this one was written
 const (
 	sourceShift   = 32
 	kindShift     = 48
@@ -67,9 +67,9 @@ const (
 	ageShift      = 58
 )
 
-// A source claims 16 records with one atomic operation, and may write them after the records of a
-// later claim. Readers sort records by number plus age, which is the number of claimed records at
-// the write, and then by number. An example in the order of writes:
+// A source claims 16 records with one atomic operation. Until it writes them, other sources may
+// claim and write later records. Readers sort records by the sum of number and age, which counts
+// the records claimed at the write, and then by number. An example in the order of writes:
 //
 //	pool A claims records 1 to 16 and writes record 1     age 16-1  = 15, sum 16
 //	pool A writes record 2                                age 16-2  = 14, sum 16
@@ -79,18 +79,18 @@ const (
 // Readers return the records in the order 1, 2, 3, 17.
 const (
 	batchRecords = 16
-	maxAge       = 1<<6 - 1         // sources skip older records
+	maxAge       = 1<<6 - 1         // a source skips older records, and claims a new batch
 	minRecords   = 2 * (maxAge + 1) // smallest capacity
 )
 
-// payload holds the words of a record after the head. The table lists the fields of each word from
-// the lowest bits, with their sizes in bits. A site (call site), name or text is a text number, and
-// unrequested is size minus the requested size.
+// payload holds the words of a record after the head. The table lists the fields of each word,
+// lowest bits first, with their sizes in bits. A site (call site), name or text is a text number.
+// unrequested is size minus requested size.
 //
 //	event of a pool     a: number 32, stream 16, segment 16
 //	                    b: offset 32, size 32
 //	                    c: unrequested 32, site 32
-//	its second record   a, b: the fields' other bits
+//	its second record   a, b: other bits of the same fields
 //	                    c: unrequested's other bits 32, name 32
 //	event of a group    a: number 32, stream 32
 //	                    b: time 64
@@ -105,19 +105,18 @@ const (
 	mask32 = 1<<32 - 1
 )
 
-// placementFields holds the fields of a pool's event. If the event has a name, or a bit outside the
-// ranges below is set, there is a second record.
+// placementFields holds the fields of a pool's event. There is a second record if the event has a
+// name or bits outside the ranges below.
 type placementFields struct {
 	number      uint64 // first record: bits 0 to 31
-	stream      uint64 // first record: bits 0 to 15; at most 32 bits
+	stream      uint64 // first record: bits 0 to 15; less than 2^32
 	segment     uint64 // like stream; the segment's number plus 1, or 0 without a segment
 	offset      uint64 // first record: bits 8 to 39
 	size        uint64 // first record: bits 8 to 39
 	unrequested uint64 // first record: bits 0 to 31
 }
 
-// pack returns the payload of the first record. siteBits is the call site's text number, shifted
-// left by 32 bits.
+// pack returns the payload of the first record. siteBits is the call site's text number << 32.
 func (p *placementFields) pack(siteBits uint64) payload {
 	return payload{
 		a: p.number&mask32 | (p.stream&mask16)<<32 | (p.segment&mask16)<<48,
@@ -144,13 +143,13 @@ func unpackPlacement(first, second payload) placementFields {
 		number:      first.a&mask32 | second.a<<32,
 		stream:      (first.a>>32)&mask16 | ((second.a>>32)&mask16)<<16,
 		segment:     first.a>>48 | (second.a>>48)<<16,
-		offset:      combineBits(first.b&mask32, second.b&mask32),
-		size:        combineBits(first.b>>32, second.b>>32),
+		offset:      addOuterBits(first.b&mask32, second.b&mask32),
+		size:        addOuterBits(first.b>>32, second.b>>32),
 		unrequested: first.c&mask32 | second.c<<32,
 	}
 }
 
-// combineBits returns v, given bits 8 to 39 of v and packOuterBits(v).
-func combineBits(middle, outer uint64) uint64 {
+// addOuterBits returns v, given bits 8 to 39 of v and packOuterBits(v).
+func addOuterBits(middle, outer uint64) uint64 {
 	return middle<<8 | outer&0xff | (outer>>8)<<40
 }

@@ -9,9 +9,9 @@ import (
 	"symmem/event"
 )
 
-// Redact removes the name of the machine, call sites, file paths and stacks from the trace b. It
-// may also remove words that follow a path, because paths can contain spaces. Errors wrap ErrFormat
-// and leave b unchanged.
+// Redact removes the name of the machine, call sites, file paths and stacks from the trace b. As
+// paths can contain spaces, it may also remove words after a path. Errors wrap ErrFormat and leave
+// b unchanged.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -35,7 +35,7 @@ func Redact(b []byte) error {
 	isUsed := make([]bool, len(texts)) // by text number
 	for i := range h.capacity {
 		record := b[headerBytes+i*recordBytes:][:recordBytes]
-		redactRecord(record, isUsed) // cannot fail
+		redactRecord(record, isUsed)
 	}
 
 	redactedTexts := redactTexts(texts, isUsed)
@@ -46,25 +46,24 @@ func Redact(b []byte) error {
 	return nil
 }
 
-// Offsets of the words a and c in a record.
+// Offsets in a record.
 const (
-	offsetA = 8
-	offsetC = 24
+	offsetA    = 8  // of payload.a
+	offsetC    = 24 // of payload.c
+	offsetSite = 28 // in the upper half of payload.c
 )
 
-// redactRecord removes the call site from a record, and marks the other texts that the record uses.
+// redactRecord removes the call site from a record, and sets isUsed for its other texts.
 func redactRecord(record []byte, isUsed []bool) {
 	head := binary.LittleEndian.Uint64(record)
 	kind := event.Kind(head >> kindShift & 0xff)
-	hasEvent := kind != 0
-	if !hasEvent {
+	if kind == 0 { // no event
 		clear(record[offsetA:])
 		return
 	}
 
 	markUsed := func(textNumber uint64) {
-		isInTrace := textNumber < uint64(len(isUsed))
-		if isInTrace {
+		if textNumber < uint64(len(isUsed)) {
 			isUsed[textNumber] = true
 		}
 	}
@@ -76,11 +75,10 @@ func redactRecord(record []byte, isUsed []bool) {
 		return
 	}
 
-	withoutSite := binary.LittleEndian.Uint64(record[offsetC:]) & mask32
-	binary.LittleEndian.PutUint64(record[offsetC:], withoutSite)
+	clear(record[offsetSite:])
 	if kind.IsGroupEvent() {
-		textNumber := withoutSite
-		markUsed(textNumber)
+		textNumber := binary.LittleEndian.Uint32(record[offsetC:])
+		markUsed(uint64(textNumber))
 	}
 }
 
@@ -93,20 +91,16 @@ func nameNumber(kind event.Kind, record []byte) uint64 {
 	return binary.LittleEndian.Uint64(record[offsetC:]) >> 32
 }
 
-// redactTexts redacts texts and encodes them for the trace. The encoding is never longer than
-// before. Unused texts become empty, and the others keep their numbers.
+// redactTexts redacts texts and encodes them for the trace, in at most their old size. Unused texts
+// become empty, so that the others keep their numbers.
 func redactTexts(texts []string, isUsed []bool) []byte {
 	var encoded []byte
-	for number, text := range texts {
-		if number == 0 {
-			continue // Text 0 is empty and not in the file.
+	for number := 1; number < len(texts); number++ { // text 0 is not in the file
+		text := ""
+		if isUsed[number] {
+			text = withoutPaths(texts[number])
 		}
 
-		if !isUsed[number] {
-			text = ""
-		}
-
-		text = withoutPaths(text)
 		encoded = binary.LittleEndian.AppendUint16(encoded, uint16(len(text)))
 		encoded = append(encoded, text...)
 	}
@@ -123,15 +117,15 @@ var (
 	fileNamePattern = regexp.MustCompile(`[\w./~+-]+\.\w{1,4}:\d+`)
 )
 
-// withoutPaths returns the first line of a text, because a stack may follow. It replaces each path
-// by "?".
+// withoutPaths replaces each path by "?". It returns only the first line, because the others may be
+// a stack.
 func withoutPaths(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	line = quotedPathPattern.ReplaceAllStringFunc(line, func(match string) string {
 		quote := match[:1]
 		return quote + "?"
 	})
-	const separator = ": " // not part of a path
+	const separator = ": " // ends a path
 	parts := strings.Split(line, separator)
 	for i := range parts {
 		parts[i] = pathPattern.ReplaceAllString(parts[i], "$1?")
