@@ -4,20 +4,20 @@ import "fmt"
 
 // Event describes one action of a rank. Kind determines which fields apply; the others are zero.
 type Event struct {
-	// Number is the event's number in the pool's history or in the group, from 0. Other events of a
-	// pool have the number of the next event in the history.
+	// Number is the index of the event in the pool's history or in the group. A pool's event
+	// outside the history has the number of the next event in the history.
 	Number uint64
-	// Group is the id of the group or of the pool's domain, or empty.
+	// Group is the id of the group or of the pool's domain (the group that shares it), or empty.
 	Group string
-	// Pool is an id. Each rank numbers its pools without a domain separately.
+	// Pool is an id. Without a domain, it is unique only on this rank.
 	Pool uint64
 	// Site is the file:line of the call, if call sites are recorded. Ranks do not compare it.
 	Site string
 
 	// Offset is in bytes from the start of the segment.
 	Offset int64
-	// Size is the size of the block or segment, and Requested what the caller asked for, in bytes. In
-	// a KindNote, they are the number and the program's kind of number.
+	// Size and Requested are the size and the requested size of a block or segment, in bytes. In a
+	// KindNote, Size is the number, and Requested is the kind that the program gave it.
 	Size      int64
 	Requested int64
 	Stream    uint32
@@ -25,7 +25,7 @@ type Event struct {
 	Segment int32
 
 	Call *Call
-	// Operation is the method of a comparison of values, such as "Agree".
+	// Operation is the method that compares values, such as "Agree".
 	Operation string
 	// Name is the name of a value or step, or the id of the group of a registration or scope.
 	Name string
@@ -43,21 +43,22 @@ type Event struct {
 
 // Same reports whether e and o are equal except for Rank and Site.
 func (e Event) Same(o Event) bool {
-	if (e.Call == nil) != (o.Call == nil) || e.Call != nil && *e.Call != *o.Call {
-		return false
+	isSameCall := e.Call == o.Call // true if both are nil
+	if e.Call != nil && o.Call != nil {
+		isSameCall = *e.Call == *o.Call
 	}
 
 	e.Rank, e.Site, e.Call = o.Rank, o.Site, o.Call
-	return e == o
+	return isSameCall && e == o
 }
 
-// SameFree reports whether e and o free the same block, even in different ways.
+// SameFree reports whether e and o free the same block, perhaps with different kinds.
 func (e *Event) SameFree(o *Event) bool {
 	return e.Kind.isFree() && o.Kind.isFree() && e.Segment == o.Segment &&
 		e.Offset == o.Offset && e.Size == o.Size
 }
 
-// SameRequest reports whether e and o result from the same request, even with different outcomes.
+// SameRequest reports whether e and o are the same request, perhaps with different places.
 func (e *Event) SameRequest(o *Event) bool {
 	return e.Kind == o.Kind && e.Stream == o.Stream &&
 		e.Requested == o.Requested && e.Size == o.Size
@@ -67,29 +68,29 @@ func (e *Event) SameRequest(o *Event) bool {
 // and sent to other ranks.
 type Kind uint8
 
-// Events in the history of a pool, which maps segments of memory and allocates blocks in them. All
-// ranks that share a pool must have the same history.
+// Events in the history of a pool. A pool maps segments of memory, and allocates blocks in them.
+// Its history must be the same on all ranks that share it.
 const (
 	KindSegment Kind = iota + 1 // a segment was mapped
 	KindAlloc                   // a block was allocated
 	KindFree                    // a block was freed, and can be allocated again
 	KindReturn                  // a parked or deferred block can be allocated again
-	KindPark                    // a block was parked: freed, but a captured graph still uses it
-	KindDefer                   // a block was deferred: freed, but other streams may still use it
+	KindPark                    // a block was freed, but is parked while a captured graph uses it
+	KindDefer                   // a block was freed, but is deferred while other streams may use it
 	KindTrim                    // a segment was removed from the pool
 	KindReserve                 // memory was reserved for later blocks of a stream
-	KindNote                    // the program added a number of its choice to the history
+	KindNote                    // the program added a number to the history
 
-	kindHistoryEnd // end of the kinds in a history
+	kindHistoryEnd
 )
 
-// Other events of a pool, which ranks do not compare. The program begins and ends scopes. A scope
-// with a group registers the pool's new segments with the group at its end.
+// Other events of a pool, which ranks do not compare. The program begins and ends scopes. At its
+// end, a scope with a group registers the pool's new segments with the group.
 const (
 	KindUse     Kind = iota + kindHistoryEnd // another stream used a block
 	KindRelease                              // the memory of a segment was unmapped
-	// KindRestart means that all ranks restored the same state of the pool after a fault. Event.Number
-	// is the number of the history's next event. A KindRelease follows for each removed segment.
+	// KindRestart means that all ranks restored the same state of the pool after a fault. A
+	// KindRelease follows for each removed segment.
 	KindRestart
 	KindRegister     // a segment was registered with a group
 	KindDeregister   // a registration ended
@@ -97,20 +98,20 @@ const (
 	KindScopeEnd     // a scope ended; a KindRegister follows for each new segment
 	KindScopeAbandon // a scope ended without registrations
 
-	kindPoolEnd // end of the kinds of pools
+	kindPoolEnd
 )
 
 // Events of a group.
 const (
 	KindCollective Kind = iota + kindPoolEnd // a collective, Send or Recv was submitted
-	KindInteger                              // integers of the ranks were compared or combined
+	KindInteger                              // the ranks compared or combined integers
 	KindFlag                                 // like KindInteger, for Booleans
 	KindFloat                                // like KindInteger, for floats
 	KindText                                 // like KindInteger, for strings
 	KindStep                                 // a step of the program began
 	KindFault                                // the group failed
 
-	kindEnd // end of all kinds
+	kindEnd
 )
 
 var kindNames = [kindEnd]string{
@@ -157,8 +158,7 @@ func (k Kind) InHistory() bool { return k > 0 && k < kindHistoryEnd }
 // IsGroupEvent reports whether events of this kind belong to a group, not to a pool.
 func (k Kind) IsGroupEvent() bool { return k >= kindPoolEnd && k < kindEnd }
 
-// isPlacement reports whether events of this kind place or reserve memory. Their Size may differ
-// from Requested.
+// isPlacement reports whether events of this kind place or reserve memory.
 func (k Kind) isPlacement() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }

@@ -45,7 +45,7 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 	}
 }
 
-// appendStep omits the word "step" without a Name. Reports of differences print it themselves.
+// appendStep omits "step" if there is no Name, because reports of differences print the word.
 func (e *Event) appendStep(dst []byte) []byte {
 	if e.Name != "" {
 		dst = append(dst, "step "...)
@@ -87,8 +87,8 @@ func appendFloat(dst []byte, value float64) []byte {
 	const shortest = -1
 	begin := len(dst)
 	dst = strconv.AppendFloat(dst, value, 'g', shortest, 64)
-	looksLikeInteger := !bytes.ContainsAny(dst[begin:], ".eIN") // as in 1.5, 1e+30, +Inf and NaN
-	if looksLikeInteger {
+	looksLikeFloat := bytes.ContainsAny(dst[begin:], ".eIN") // 1.5, 1e+30, +Inf or NaN
+	if !looksLikeFloat {
 		dst = append(dst, ".0"...)
 	}
 
@@ -106,11 +106,11 @@ func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
 	return append(dst, e.Name...)
 }
 
-// appendPoolEvent appends the text of a pool's event, without the name of a group. It shows all
-// fields that ranks compare, even of malformed events.
+// appendPoolEvent shows all fields that ranks compare, even of malformed events.
 func (e *Event) appendPoolEvent(dst []byte) []byte {
 	hasPlace := e.Segment != -1 || e.Offset != 0
-	if e.Kind == KindNote && !hasPlace && e.Stream == 0 {
+	isValidNote := e.Kind == KindNote && !hasPlace && e.Stream == 0
+	if isValidNote {
 		return e.appendNote(dst)
 	}
 
@@ -118,12 +118,12 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	dst = append(dst, ' ')
 	dst = strconv.AppendInt(dst, e.Size, 10)
 	dst = append(dst, " B ("...)
-	impliedRequest := int64(0)
+	usualRequest := int64(0)
 	if e.Kind.isPlacement() {
-		impliedRequest = e.Size
+		usualRequest = e.Size
 	}
 
-	if e.Requested != impliedRequest {
+	if e.Requested != usualRequest {
 		dst = append(dst, "asked "...)
 		dst = strconv.AppendInt(dst, e.Requested, 10)
 		dst = append(dst, " B, "...)
@@ -145,7 +145,6 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	return appendSegmentAndOffset(dst, e.Segment, e.Offset)
 }
 
-// appendNote appends the text of a well-formed KindNote.
 func (e *Event) appendNote(dst []byte) []byte {
 	dst = append(dst, "note "...)
 	dst = strconv.AppendInt(dst, e.Size, 10)

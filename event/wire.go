@@ -9,20 +9,20 @@ import (
 	"unicode/utf8"
 )
 
-// ErrMalformed is returned for bytes that do not encode an event or a call.
+// ErrMalformed is wrapped by errors about bytes that do not encode an event or a call.
 var ErrMalformed = errors.New("malformed event")
 
 const (
 	// MaxSiteBytes limits a call site, such as "train.py:12".
 	MaxSiteBytes = 160
 
-	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // of the fields in Append
+	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // see Append
 
 	// MaxBytes is the largest size of an encoded event.
 	MaxBytes = bytesWithoutSite + MaxSiteBytes
 )
 
-// Append appends the encoding of an event in a pool's history: the fields that ranks compare, and
+// Append appends the encoding of an event in a pool's history: the fields that ranks compare and
 // the call site.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
@@ -50,8 +50,8 @@ func Decode(b []byte) (Event, error) {
 		Site:      string(b[bytesWithoutSite:]),
 	}
 	const noSegment = -1
-	isAnyNegative := e.Offset < 0 || e.Size < 0 || e.Requested < 0
-	if !e.Kind.InHistory() || e.Segment < noSegment || isAnyNegative {
+	isNegative := e.Segment < noSegment || e.Offset < 0 || e.Size < 0 || e.Requested < 0
+	if !e.Kind.InHistory() || isNegative {
 		return Event{}, fmt.Errorf("decoding the event %+v: %w", e, ErrMalformed)
 	}
 
@@ -63,7 +63,7 @@ func Decode(b []byte) (Event, error) {
 }
 
 // CleanSite returns the call site that Append encodes. It replaces invalid and unprintable
-// characters with question marks, and drops the beginning of a site longer than [MaxSiteBytes].
+// characters with question marks, and drops the beginning of a site over [MaxSiteBytes].
 func CleanSite(site string) string {
 	replaceUnprintable := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
