@@ -1,12 +1,12 @@
 // Package formula is the reference for reductions in groups with a formula. Tests and "symmem
 // verify --deterministic" compare results with it, so its code is simple rather than fast.
 //
-// As additions of floats round, a sum depends on the order in which a reduction combines the ranks'
+// Additions of floats round, so a sum depends on the order in which a reduction combines the ranks'
 // elements. The formula is this order. For four ranks:
 //
 //	RankOrder     ((a + b) + c) + d
 //	Tree          (a + b) + (c + d)
-//	RoundedTree   as Tree, with each step of 16-bit floats rounded to 16 bits
+//	RoundedTree   like Tree; each sum of 16-bit floats is rounded to 16 bits
 package formula
 
 import (
@@ -19,7 +19,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Every NaN that a reduction computes has these bits or, in 16-bit types, the upper 16 bits of
+// A reduction computes only these NaNs. Those of 16-bit types are the upper 16 bits of
 // canonicalNaN.
 var (
 	canonicalNaN   = math.Float32frombits(0x7FFFFFFF)
@@ -27,7 +27,7 @@ var (
 )
 
 // Reduce returns the reduction of the ranks' inputs. For example, the Sum of the Int8 inputs {1, 2}
-// and {3, 4} is {4, 6}. If op has a factor, it multiplies each input.
+// and {3, 4} is {4, 6}. If op has a factor, Reduce multiplies each input by Factor(op).
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	isCopy := len(inputs) == 1 && !op.HasFactor()
 	if isCopy {
@@ -89,8 +89,8 @@ func reduceElements[T reduce.Number](
 
 func noRounding[T any](v T) T { return v }
 
-// reduce16Bits reduces 16-bit floats as float32 and rounds the result. In a RoundedTree, it rounds
-// after each step.
+// reduce16Bits reduces 16-bit floats as float32 and rounds the result. In a RoundedTree, it also
+// rounds each step.
 func reduce16Bits(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
 	toFloat32 func(uint16) float32, to16Bits func(float32) uint16,
@@ -140,7 +140,7 @@ func reduceElement[T reduce.Number](
 	return reduced
 }
 
-// combine combines one element of each rank. In trees, it rounds the result of each pair.
+// combine combines one element of each rank. Only in trees, it rounds the result of each pair.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, round func(T) T) T {
 	isTree := f == driver.Tree || f == driver.RoundedTree
 	if isTree && len(values) > 1 {
@@ -163,8 +163,8 @@ func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
-// average returns sum/len(values). If sum is infinite or NaN, perhaps because of an overflow,
-// average adds scaled values instead.
+// average returns sum/len(values). An infinite or NaN sum may have overflowed. Then, average adds
+// scaled values.
 func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T) T) T {
 	count := T(len(values))
 	isFinite := !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0)
@@ -172,8 +172,8 @@ func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T)
 		return sum / count
 	}
 
-	log2OfRanks := bits.Len(uint(len(values) - 1)) // rounded up
-	scale := T(math.Ldexp(1, -log2OfRanks))        // 1/2 for 2 ranks, 1/4 for 3 or 4
+	log2OfCount := bits.Len(uint(len(values) - 1)) // rounded up
+	scale := T(math.Ldexp(1, -log2OfCount))        // 1/2 for 2 ranks, 1/4 for 3 or 4
 	scaledValues := make([]T, len(values))
 	for i, v := range values {
 		scaledValues[i] = v * scale

@@ -9,22 +9,22 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Kinds of random floats.
+// Kinds of random floats. Kinds below kindRandomMagnitude are canceling values.
 const (
-	kindBits        = 3
-	kindCount       = 1 << kindBits
-	randomMagnitude = kindCount - 3 // smaller kinds are canceling values
-	randomBits      = kindCount - 2
-	specialValue    = kindCount - 1
+	kindBits            = 3
+	kindCount           = 1 << kindBits
+	kindRandomMagnitude = kindCount - 3
+	kindRandomBits      = kindCount - 2
+	kindSpecial         = kindCount - 1
 )
 
 // Input returns a rank's test input, which depends only on the arguments. Integers have random
-// bits. Most floats cancel: the elements of four ranks can be small1, x, small2 and -x. As x+small
-// rounds, the sum depends on the order of additions.
+// bits. Most floats cancel: the elements of four ranks can be small1, x, small2 and -x. Their sum
+// depends on the order of additions, because x+small is rounded.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t))) // the same on all ranks
-	differentByRank := uint64(t)<<32 + uint64(rank) + 1
-	rankRandom := rand.New(rand.NewPCG(seed, differentByRank))
+	rankSeed := uint64(t)<<32 + uint64(rank) + 1
+	rankRandom := rand.New(rand.NewPCG(seed, rankSeed))
 	input := make([]byte, 0, count*int64(t.Size()))
 	for range count {
 		if !t.Float() {
@@ -32,21 +32,21 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 			continue
 		}
 
-		sharedBits := sharedRandom.Uint64()
-		kind := sharedBits % kindCount
+		kindAndBits := sharedRandom.Uint64()
+		kind, sharedBits := kindAndBits%kindCount, kindAndBits>>kindBits
 		switch kind {
-		case randomMagnitude:
+		case kindRandomMagnitude:
 			factor := rankRandom.NormFloat64()
 			exponent := rankRandom.IntN(300) - 150
 			input = AppendFloat(input, t, math.Ldexp(factor, exponent))
-		case randomBits:
+		case kindRandomBits:
 			input = AppendBits(input, t, rankRandom.Uint64())
-		case specialValue:
+		case kindSpecial:
 			values := specialValues[t]
 			input = AppendBits(input, t, values[rankRandom.IntN(len(values))])
 		default:
 			smallFactor := rankRandom.NormFloat64()
-			value := cancelingValue(t, sharedBits>>kindBits, smallFactor, rank, ranks)
+			value := cancelingValue(t, sharedBits, smallFactor, rank, ranks)
 			input = AppendFloat(input, t, value)
 		}
 	}
@@ -54,19 +54,19 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return input
 }
 
-const cancelingBits = 64 - kindBits
+const sharedBitCount = 64 - kindBits
 
 // cancelingValue returns a large value on one rank, its negative on another, and a small value on
-// the others. sharedBits has cancelingBits random bits, and must be the same on all ranks.
+// the others. sharedBits has sharedBitCount random bits, and must be the same on all ranks.
 func cancelingValue(
 	t driver.DataType, sharedBits uint64, smallFactor float64, rank, ranks int,
 ) float64 {
-	upper24Bits := sharedBits >> (cancelingBits - 24)
+	upper24Bits := sharedBits >> (sharedBitCount - 24)
 	significand := 1 + float64(upper24Bits)/(1<<24) // in [1, 2)
 	exponent := 8 + int(sharedBits%6)
 	largeValue := math.Ldexp(significand, exponent)
 	positiveRank := int((sharedBits >> 8) % uint64(ranks))
-	maxDistance := max(1, ranks-1) // not 0, because it is a divisor
+	maxDistance := max(1, ranks-1) // as a divisor, not 0
 	distance := 1 + int((sharedBits>>16)%uint64(maxDistance))
 	negativeRank := (positiveRank + distance) % ranks
 	switch rank {
@@ -84,11 +84,11 @@ var smallExponents = map[driver.DataType]int{
 	driver.Float64: -20, driver.Float32: -10, driver.Float16: -18, driver.BFloat16: -20,
 }
 
-// SpecialInput returns a rank's input of special values. Ranks 0 to 2 get all combinations of three
-// values if count is large enough. Ranks 3 to 5 get the values after these in specialValues.
+// SpecialInput returns a rank's input of special values. If count is large enough, ranks 0 to 2 get
+// all combinations of three values. Ranks 3 to 5 get the next value in specialValues.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
-	base := int64(len(values)) // in this base, an element's index has a digit for each of 3 ranks
+	base := int64(len(values)) // an element's index in this base has a digit for each of 3 ranks
 	const digitCount = 3
 	placeValue := int64(1) // of this rank's digit
 	for range rank % digitCount {
@@ -134,7 +134,7 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specialValues lists the bits of special floats, and integers at which arithmetic wraps.
+// specialValues lists the bits of special floats, and of integers near overflow.
 var specialValues = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, // zeros

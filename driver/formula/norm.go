@@ -12,11 +12,11 @@ type NormRow struct {
 	Residual  []uint16
 	Output    []uint16
 	Quantized []uint8   // Output in 8-bit floats; nil without quantization
-	Scales    []float32 // for the row or each group of elements; nil if the call computes none
+	Scales    []float32 // of the row or of each group of elements; nil if none are computed
 }
 
 // Norm returns the results of a norm for one row. sums is the sum of the ranks' rows, rounded to
-// type t. Only QuantStatic uses staticScale. With an epsilon and a bias of 0:
+// type t. Only QuantStatic uses staticScale. If epsilon and bias are 0:
 //
 //	sums         2 -2  2 -2
 //	oldResidual  1 -1  1 -1
@@ -26,34 +26,34 @@ type NormRow struct {
 func Norm(
 	n *driver.Norm, t driver.DataType, sums, oldResidual, weight []uint16, staticScale float32,
 ) NormRow {
-	decode, bitsOf := reduce.BFloat16Value, reduce.BFloat16Bits
+	toFloat32, to16Bits := reduce.BFloat16Value, reduce.BFloat16Bits
 	if t == driver.Float16 {
-		decode, bitsOf = reduce.Float16Value, reduce.Float16Bits
+		toFloat32, to16Bits = reduce.Float16Value, reduce.Float16Bits
 	}
 
-	encode := func(v float32) uint16 {
+	toCanonicalBits := func(v float32) uint16 {
 		if isNaN(v) {
-			return bitsOf(canonicalNaN)
+			return to16Bits(canonicalNaN)
 		}
 
-		return bitsOf(v)
+		return to16Bits(v)
 	}
 	size := len(sums)
 	r := NormRow{Residual: make([]uint16, size), Output: make([]uint16, size)}
 	residual := make([]float32, size)
 	for i := range sums {
-		r.Residual[i] = encode(decode(sums[i]) + decode(oldResidual[i]))
-		residual[i] = decode(r.Residual[i])
+		r.Residual[i] = toCanonicalBits(toFloat32(sums[i]) + toFloat32(oldResidual[i]))
+		residual[i] = toFloat32(r.Residual[i])
 	}
 
 	inverseSize := 1 / float32(size)
-	// The conversion prevents a fused multiply-add.
+	// Without the conversion, this may be a fused multiply-add.
 	meanSquare := float32(sumSquares(residual) * inverseSize)
 	inverseRMS := 1 / float32(math.Sqrt(float64(meanSquare+n.Epsilon)))
 	output := make([]float32, size)
 	for i, v := range residual {
-		r.Output[i] = encode(v * (decode(weight[i]) + n.WeightBias) * inverseRMS)
-		output[i] = decode(r.Output[i])
+		r.Output[i] = toCanonicalBits(v * (toFloat32(weight[i]) + n.WeightBias) * inverseRMS)
+		output[i] = toFloat32(r.Output[i])
 	}
 
 	r.quantize(n.Quant, output, staticScale)
@@ -62,7 +62,7 @@ func Norm(
 
 func isNaN(v float32) bool { return v != v }
 
-// The GPU kernels divide a row among these threads.
+// A GPU kernel divides a row among these threads.
 const (
 	warpCount      = 16
 	threadsPerWarp = 32
@@ -76,7 +76,7 @@ func sumSquares(row []float32) float32 {
 		unitIndex := i / driver.NormUnit
 		thread := unitIndex % (warpCount * threadsPerWarp)
 		sum := &sums[thread/threadsPerWarp][thread%threadsPerWarp]
-		exactSquare := float64(v) * float64(v) // as in a fused multiply-add
+		exactSquare := float64(v) * float64(v) // like fused multiply-add
 		*sum = float32(exactSquare + float64(*sum))
 	}
 
@@ -134,7 +134,7 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 
 // computeScale returns the scale that maps the largest magnitude to the largest 8-bit float.
 func computeScale(values []float32) float32 {
-	largest := float32(driver.MinMagnitude) // because the scale, a divisor, must not be 0
+	largest := float32(driver.MinMagnitude) // not 0, because the scale is a divisor
 	for _, v := range values {
 		if isNaN(v) {
 			return canonicalNaN
