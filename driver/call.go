@@ -9,10 +9,10 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Call is one rank's side of a collective, Send or Recv.
+// Call holds one rank's arguments for a collective, Send or Recv.
 //
-// For example, in an AllGather of 4 Float32 elements on two ranks, the send buffer has one part of
-// 16 bytes, and the receive buffer has two parts, one from each rank.
+// Buffers consist of parts. For example, in an AllGather of 4 Float32 elements on two ranks, the
+// send buffer has one part of 16 bytes, and the receive buffer has one from each rank.
 type Call struct {
 	Operation Operation
 	DataType  DataType
@@ -20,31 +20,32 @@ type Call struct {
 	Factor    float64 // for PremulSum, the same on all ranks; otherwise 0
 	Path      Path    // how the call runs; set by Offer.Take
 	Digest    uint64  // hash of everything that ranks must agree on; set by Offer.Take
-	Root      int     // group rank of the root or, in a Send or Recv, of the peer
+	Root      int     // group rank of the root, or of the peer in a Send or Recv
 	// Tag distinguishes messages between two ranks. Messages with the same tag match in call order,
 	// across all streams.
 	Tag int
-	// Count is the number of elements in each part, or in this rank's part for AllGatherV and
-	// ReduceScatterV. It is 0 for AllToAllV.
+	// Count is the number of elements in each part. For AllGatherV and ReduceScatterV, it is that
+	// of this rank's part, and for AllToAllV, it is 0.
 	Count  int64
 	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
-	// Arrived, if set, is called after a Recv and before later work on the stream, with the sender's
-	// group rank. It must not call symmem. A panic makes the group fail.
+	// Arrived, if set, is called with the sender's group rank after a Recv, before later work on
+	// the stream. It must not call symmem. A panic makes the group fail.
 	Arrived    func(source int) `json:"-"`
 	Send, Recv uintptr          // addresses of this rank's buffers
 	// SendWindow and RecvWindow are the registrations of the memory at Send and Recv, or nil.
-	// ReduceScatterV, Combine and AllToAllV use only SendWindow, AllGatherV and Dispatch only
-	// RecvWindow. Other operations use both windows or none.
+	// ReduceScatterV, Combine and AllToAllV use only SendWindow. AllGatherV and Dispatch use only
+	// RecvWindow. Other operations use both or none.
 	SendWindow, RecvWindow Window   `json:"-"`
 	Norm                   *Norm    `json:"-"` // only for operations with HasNorm
 	Route                  *Route   `json:"-"` // only for Dispatch and Combine
 	List                   string   // texts of the calls that ListOf combined in this one
-	Recorded               Recorded // position in a captured graph
+	Recorded               Recorded // position in a capture
 	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
 	Keep any `json:"-"`
 }
 
-// SetPath sets the path and the digest, and clears windows that the path does not use.
+// SetPath sets the path and the digest. It clears unused windows: PathPlain uses windows only in an
+// AllToAllV.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path = path
 	c.Digest = digest
@@ -54,8 +55,8 @@ func (c *Call) SetPath(path Path, digest uint64) {
 	}
 }
 
-// Spans returns the sizes in bytes of one rank's send and receive buffers. Every rank has both
-// buffers in a Broadcast or Reduce.
+// Spans returns the sizes in bytes of one rank's send and receive buffers. In a Broadcast or
+// Reduce, all ranks have both.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	if c.Route != nil {
 		return c.Route.sendAndRecvBytes(c, ranks)
@@ -73,8 +74,8 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	return send, recv
 }
 
-// elementCount returns the number of elements in a rank's buffer. counts and offsets are for
-// BySplits.
+// elementCount returns the number of elements in a rank's buffer. Only BySplits uses counts and
+// offsets.
 func (c *Call) elementCount(
 	extent Extent, counts, offsets []int64, ranks, rank int,
 ) int64 {
@@ -114,15 +115,15 @@ func (c *Call) InPlace(rank int) bool {
 
 // partOffset returns the offset in bytes of a rank's part in the divided buffer.
 func (c *Call) partOffset(rank int) uintptr {
-	offset := int64(rank) * c.Count // in elements, if all parts have the same size
+	elements := int64(rank) * c.Count
 	if c.Splits != nil {
 		_, offsets := c.Splits.countsAndOffsets(c.Operation)
 		if rank < len(offsets) { // always, if the call is valid
-			offset = offsets[rank]
+			elements = offsets[rank]
 		}
 	}
 
-	return uintptr(offset * int64(c.DataType.Size()))
+	return uintptr(elements * int64(c.DataType.Size()))
 }
 
 // IsFloatMinOrMax reports whether the call is a reduction by Min or Max of floats, in which NCCL
@@ -177,7 +178,7 @@ func (c *Call) Describe() event.Call {
 }
 
 // describeReduction returns the name of the reduction, or "0.5*sum" for a PremulSum with the factor
-// 0.5. An encoded event.Call has 32 bytes for this text, enough for every factor.
+// 0.5. Every such text fits into the 32 bytes of an encoded event.Call.
 func (c *Call) describeReduction() string {
 	if !c.ReduceOp.HasFactor() {
 		return c.ReduceOp.String()
@@ -188,10 +189,10 @@ func (c *Call) describeReduction() string {
 	return factor + "*sum"
 }
 
-// Recorded is a call's position in a capture. The zero value means that the call was not captured.
+// Recorded is a call's position in a capture. It is zero if the call was not captured.
 type Recorded struct {
-	// Capture counts the captures with calls of the group, and Call the group's calls in this capture.
-	// Both start at 1 and are the same on all ranks.
+	// Capture numbers the captures with calls of the group. Call numbers the group's calls in this
+	// capture. Both start at 1 and are the same on all ranks.
 	Capture, Call uint64
 }
 
@@ -204,14 +205,14 @@ func (r Recorded) String() string {
 	return fmt.Sprintf("call %d of capture %d", r.Call, r.Capture)
 }
 
-// RecordedAs returns a copy of the call with the position, and a Digest that covers the position.
+// RecordedAs returns a copy of the call with the position, which becomes a part of the Digest.
 func (c Call) RecordedAs(position Recorded) Call {
 	c.Recorded = position
 	c.Digest = mix(mix(c.Digest^mix(position.Capture)) + position.Call)
 	return c
 }
 
-// ListOf combines the calls of the plans in one: the first call, with the Digest and List of all.
+// ListOf returns the first plan's call, with the Digest and List of the calls of all plans.
 func ListOf(plans []Plan) Call {
 	call := *plans[0].Prepared()
 	texts := make([]string, len(plans))

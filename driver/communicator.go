@@ -2,7 +2,7 @@ package driver
 
 import "context"
 
-// Lane is an independent channel of a communicator for exchanges of small payloads.
+// Lane is a channel for Communicator.Exchange. Lanes do not affect each other.
 type Lane int
 
 // The lanes of a communicator.
@@ -10,8 +10,8 @@ const (
 	LaneControl    Lane = iota // for exchanges that a caller waits for
 	LaneBackground             // for exchanges that no caller waits for
 	LaneCalls                  // for data that ranks compare for each call, in call order
-	// LaneFault is for causes of failures. An exchange on LaneFault makes the communicator fail, and
-	// does not wait for late or lost ranks. Other waits end with ErrFault on every rank.
+	// LaneFault is for the causes of a failure. An exchange on it makes the communicator fail, and
+	// does not wait for late or lost ranks. All other waits end with ErrFault on every rank.
 	LaneFault
 	Lanes // number of lanes
 )
@@ -24,30 +24,30 @@ type Communicator interface {
 	// group rank. Each lane allows one call at a time.
 	//
 	// On LaneFault, the payloads of late or lost ranks are nil. On other lanes, Exchange returns a
-	// TimeoutError or RankLostError for such ranks, and ErrFault if a peer has failed. An error on
-	// LaneControl, even a canceled context, makes the communicator fail. An error on LaneBackground
-	// makes only that lane unusable.
+	// TimeoutError for a late rank, RankLostError for a lost rank, and ErrFault if a peer has
+	// failed. An error on LaneControl, even a canceled context, makes the communicator fail. An
+	// error on LaneBackground makes only that lane unusable.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	Decisions
-	// Register is collective, and gives the group's ranks access to a segment of each rank. All ranks
-	// pass the same key. A group has at most one open window with a key. If the segments differ in
-	// size, Register fails on all ranks, and the key can be used again. After an error, this rank has
-	// no window. During a capture, Register returns ErrCapturing.
+	// Register gives the group's ranks access to a segment of each rank. It is collective: all
+	// ranks pass the same key, which no open window has. If the segments differ in size, Register
+	// fails on all ranks, and the key can be used again. After an error, this rank has no window.
+	// During a capture, Register returns ErrCapturing.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Offer prepares a valid call, whose windows contain its buffers. It has no side effects and does
-	// not wait.
+	// Offer prepares a call. The call must be valid, and its windows must contain its buffers.
+	// Offer has no side effects and does not wait.
 	Offer(call Call) Offer
 	// Launch queues a prepared call, or runs it immediately and returns its error. Stream.Synchronize
 	// returns the error of a queued call.
 	Launch(stream Stream, plan Plan) error
-	// Launched returns the number of calls on each path, including calls in replays of graphs.
+	// Launched counts the calls on each path, including calls in replays of graphs.
 	Launched() [Paths]uint64
 	// SetCheck changes GroupConfig.Check for later calls.
 	SetCheck(on bool)
 	// Failed returns a channel that is closed when the communicator fails.
 	Failed() <-chan struct{}
-	// Cause returns the first error that this rank detected, or nil. The error is a Fault with the
-	// group's owner.
+	// Cause returns the first error that this rank detected, or nil. The error is a Fault with
+	// GroupConfig.Owner.
 	Cause() error
 	// CheckPeers makes the communicator fail if a peer has failed or is lost. It does not wait.
 	CheckPeers()
@@ -61,20 +61,20 @@ type Communicator interface {
 
 // Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
 type Offer interface {
-	// Refusal returns nil if the path supports the call and keeps to the group's Formula, and
-	// otherwise an error that matches ErrUnsupported.
+	// Refusal returns nil if the path supports the call with the group's Formula. Otherwise, it
+	// returns an error that matches ErrUnsupported.
 	//
-	// So that all ranks choose the same path without communicating, the result depends only on the
-	// operation, type, reduction, count, alignment of offsets in the windows, and, except for
-	// PathWindow, the presence of windows.
+	// All ranks must choose the same path without communicating. The result therefore depends only
+	// on the operation, type, reduction and count, and on the alignment of offsets in windows. For
+	// paths other than PathWindow, it also depends on the presence of windows.
 	Refusal(path Path) error
-	// Take returns a plan for a supported path, with the given Call.Digest. On PathWindow, it returns
+	// Take returns a plan for a supported path, and sets Call.Digest. On PathWindow, it returns
 	// ErrOutOfRange if a buffer is outside the group's windows. Do not use the Offer after Take.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
-// Plan is a prepared call of one communicator. It is immutable, can be launched any number of
-// times, and is valid until one of the call's windows is deregistered.
+// Plan is a prepared call of one communicator. It is immutable, and can be launched repeatedly
+// until one of the call's windows is deregistered.
 type Plan interface {
 	// Prepared returns the call, which must not be changed.
 	Prepared() *Call
@@ -94,11 +94,11 @@ func Prepare(c Communicator, call Call) (Plan, error) {
 // wait.
 type Decisions interface {
 	// Decide proposes a cause of at most MaxPayload bytes, and returns the decision: the first
-	// proposal of any rank. A nil proposal only reads the decision, which is nil before the first
-	// proposal. If the decision cannot be stored or read, Decide returns proposal.
+	// proposal of any rank. With a nil proposal, it only reads the decision, and returns nil if
+	// there is none yet. If Decide cannot access the decision, it returns proposal.
 	Decide(proposal []byte) (decision []byte)
-	// Departed returns the world ranks that will send no more messages to the group. Ranks in lost
-	// have exited or disconnected. Ranks in left have called Close or Abort.
+	// Departed returns the world ranks that will send nothing more to the group. Lost ranks have
+	// exited or disconnected. Ranks that left have called Close or Abort.
 	Departed() (lost, left []int)
 }
 
@@ -113,7 +113,7 @@ type SegmentKey struct {
 
 // Window is the registration of a segment with a communicator.
 type Window interface {
-	// Deregister removes this rank's registration. No queued work or live graph may use it. After
-	// Communicator.Close, Deregister has no effect.
+	// Deregister removes this rank's registration, which no queued work or live graph may use.
+	// After Communicator.Close, it has no effect.
 	Deregister() error
 }

@@ -14,7 +14,7 @@ type Backend interface {
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
-// Config specifies a rank, which is one process of a parallel program, and its device. The world is
+// Config specifies a rank and its device. A rank is one process of a parallel program. The world is
 // the group of all ranks.
 type Config struct {
 	Rank      int // number of this rank in the world, from 0
@@ -23,10 +23,11 @@ type Config struct {
 	// Device is the number of a visible device plus 1, or 0 to choose the device by LocalRank.
 	Device int
 	Store  Store
-	// Timeout limits the waits for a peer that have no other deadline. It is positive.
+	// Timeout limits every wait for a peer, unless the wait has another deadline. It is positive.
 	Timeout time.Duration
 	Late    Late // when and how to warn of late ranks
-	// Scatter, if not 0, is a seed: arenas map segments at random offsets. Only tests set it.
+	// Scatter, if not 0, is the seed of random offsets at which arenas map segments. It is for
+	// tests.
 	Scatter uint64
 	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. If it
 	// returns an error, which must wrap ErrInterrupted, the wait ends and the group fails.
@@ -41,7 +42,7 @@ type Store interface {
 	// Peek is like Get, but does not wait. ok reports whether the key has a value.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
 	// CompareSet stores desired if the current value equals expected. A missing key has an empty
-	// value. The result is desired if it was stored, and otherwise the current value.
+	// value. CompareSet returns the value after the call.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if unknown.
 	ServedBy() int
@@ -52,7 +53,7 @@ type Info struct {
 	Backend, Name string // name of the backend, and model of the device
 	Granularity   int64  // unit of segment sizes in bytes; a power of two
 	Addressable   bool   // the CPU can access device memory
-	CheckIsFree   bool   // GroupConfig.Check needs no extra communication
+	CheckIsFree   bool   // GroupConfig.Check costs no extra communication
 }
 
 // Device provides one rank's memory, streams and communicators.
@@ -75,8 +76,8 @@ type Arena interface {
 	// offset and chooses one. offset and bytes are multiples of Info.Granularity. If the device has
 	// too little memory, Map returns an OutOfMemoryError.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep shrinks the arena to the given size, which must cover all mapped segments. After Keep, the
-	// device may be closed before the arena.
+	// Keep allows the device to be closed before the arena. It shrinks the arena to the given size,
+	// which must cover all mapped segments.
 	Keep(bytes int64) error
 	// Close releases the addresses. Call it after all segments have been unmapped.
 	Close() error
@@ -86,16 +87,16 @@ type Arena interface {
 type Segment interface {
 	Address() uintptr
 	Bytes() int64
-	// Keep ends the peers' access, and keeps the memory even if the device is closed before Unmap.
-	// Call it after deregistering the segment from all communicators.
+	// Keep allows the device to be closed before Unmap, and ends the peers' access. Call it after
+	// deregistering the segment from all communicators.
 	Keep() error
 	// Unmap releases the memory. Call it when no window and no work uses the memory.
 	Unmap() error
 }
 
-// Event marks the point in a stream at which Stream.Record was last called.
+// Event marks a point in a stream, which Stream.Record sets.
 type Event interface {
-	// Done reports whether the stream has reached the point, or Record was never called.
+	// Done reports whether the stream has reached the point. Without a point, it returns true.
 	Done() bool
 	// Synchronize waits until the stream has reached the point. If the stream failed before the point,
 	// every call returns the stream's error.
@@ -104,32 +105,31 @@ type Event interface {
 
 // Stream is an ordered, asynchronous queue of work. An idle stream may run work immediately.
 //
-// A stream fails at the first error of its work. It then drops all work until Stream.Synchronize
-// has returned the error. A dropped collective or message makes its communicator fail with a
-// PriorError. An Event that is recorded on a failed stream is done, and has the stream's error.
+// The first error of its work makes a stream fail. The stream then drops all work until
+// Stream.Synchronize has returned the error. A dropped collective or message makes its communicator
+// fail with a PriorError. An Event recorded on a failed stream is done, and has the stream's error.
 type Stream interface {
 	Copy(dst, src uintptr, bytes int64) error
 	// Fill sets each of the bytes to value.
 	Fill(dst uintptr, value byte, bytes int64) error
 	// Host queues a function that runs on the host. The function must not call symmem.
 	Host(work func()) error
-	// Record sets the event's point to the end of the queued work. If the stream is closed and has no
-	// queued work, Record returns ErrClosed.
+	// Record moves the event's point to the end of the queued work. On a closed stream without
+	// queued work, it returns ErrClosed.
 	Record(Event) error
 	// Wait delays later work until the event is done, without a deadline. If the event has an error,
 	// this stream fails with the same error.
 	Wait(Event) error
-	// WaitIgnoringErrors is like Wait, but ignores the event's error. It suits later work that reuses
-	// the memory of the awaited work, and does not need the results.
+	// WaitIgnoringErrors is like Wait, but ignores the event's error. It is for later work that
+	// reuses the memory of the awaited work without its results.
 	WaitIgnoringErrors(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
-	// Synchronize returns cause once, and Close does not return it.
+	// Synchronize returns cause, but Close does not.
 	Fail(cause error)
 	// Synchronize waits until the stream is idle and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
-	// BeginCapture makes the stream record work instead of running it. A captured Wait ignores later
-	// calls of Record for its event. Unlike in CUDA, a Wait does not add the event's stream to the
-	// capture.
+	// BeginCapture makes the stream record work instead of running it. A captured Wait is for the
+	// event's current point. Unlike in CUDA, it does not add the event's stream to the capture.
 	BeginCapture() error
 	// EndCapture ends the capture and returns the recorded work.
 	EndCapture() (Graph, error)
@@ -142,6 +142,6 @@ type Stream interface {
 type Graph interface {
 	// Launch queues the recorded work on a stream of the same device.
 	Launch(Stream) error
-	// Close releases the graph. The memory that it uses must stay valid until then.
+	// Close releases the graph. Until Close, the memory that the graph uses must stay valid.
 	Close() error
 }

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// GroupConfig describes a group of ranks to connect. A world rank numbers a process among all
-// processes, and a group rank numbers it in a group. If Ranks is [4, 6], for example, the world
-// rank 6 has the group rank 1.
+// GroupConfig describes a group of ranks to connect. A world rank is a number among all processes.
+// A group rank is a number in a group. If Ranks is [4, 6], for example, the world rank 6 has the
+// group rank 1.
 type GroupConfig struct {
 	ID    string // the same on all ranks
 	Title string // replaces ID in error texts, unless empty
 	Ranks []int  // world ranks, by group rank
 	Rank  int    // group rank of this rank
-	// Check makes ranks compare the Digest of every call before they use the call's result.
+	// Check makes ranks compare the Digest of every call before they use its result.
 	Check bool
-	// Strict makes the group fail with a MessageError if the sender of a message has called more or
-	// fewer collectives than the receiver. It is the same on every rank.
+	// Strict makes the group fail with a MessageError if a Send and its Recv follow different
+	// numbers of collectives. It is the same on every rank.
 	Strict  bool
 	Formula Formula // order in which reductions combine elements
-	// Timeout limits the waits for a peer that have no other deadline. If nil, Config.Timeout does.
+	// Timeout replaces Config.Timeout, unless it is nil.
 	Timeout *Limit
 	// Machines holds host names by group rank, with "" for unknown names. It is nil if all ranks are
 	// on one machine.
@@ -41,8 +41,8 @@ func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	return g
 }
 
-// Fault returns a Fault with the group's Owner and err, an error that made the group fail. It
-// returns err if err is nil or already has this Owner, and if the group has no Owner.
+// Fault wraps err, which made the group fail, in a Fault with the group's Owner. It returns err if
+// the group has no Owner, or if err is nil or already has this Owner.
 func (g GroupConfig) Fault(err error) error {
 	if err == nil || g.Owner == nil {
 		return err
@@ -56,7 +56,7 @@ func (g GroupConfig) Fault(err error) error {
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's name for error texts: the Title, if there is one, or the ID without the
+// Name returns the group's name for error texts: the Title or, if it is empty, the ID without the
 // prefix of an internal ID, such as "// ".
 func (g GroupConfig) Name() string {
 	if g.Title != "" {
@@ -67,7 +67,7 @@ func (g GroupConfig) Name() string {
 	return strings.TrimPrefix(withoutSlashes, " ")
 }
 
-// JoinError adds the prefix "joining group NAME" to an error that does not have it yet.
+// JoinError adds the prefix "joining group NAME" to an error that lacks it.
 func (g GroupConfig) JoinError(err error) error {
 	prefix := "joining group " + g.Name()
 	if strings.HasPrefix(err.Error(), prefix) {
@@ -110,16 +110,15 @@ func (g GroupConfig) MachinesOf(worldRanks []int) map[int]string {
 // machineOf returns the host name of a world rank, or "" if it is not known.
 func (g GroupConfig) machineOf(worldRank int) string {
 	groupRank := slices.Index(g.Ranks, worldRank)
-	hasEntry := groupRank >= 0 && groupRank < len(g.Machines) // Machines may be nil
-	if !hasEntry {
+	if groupRank < 0 || groupRank >= len(g.Machines) {
 		return ""
 	}
 
 	return g.Machines[groupRank]
 }
 
-// Mismatch returns the error for a call, with this number in the group, that differs from the calls
-// of other group ranks.
+// Mismatch returns the error for a call that differs from the calls of other group ranks. number is
+// the call's number in the group.
 func (g GroupConfig) Mismatch(number uint64, call *Call, groupRanks ...int) *MismatchError {
 	return &MismatchError{
 		Number: number, Call: call, Others: g.World(groupRanks), Group: g.Name(), Members: g.Ranks,

@@ -14,23 +14,23 @@ const AnySource = -1
 type MessageError struct {
 	Fault MessageFault
 	Group string // name for error texts
-	// Number counts the group's collectives, from 1, up to the one that detected the mismatch. It is 0
-	// if no collective did.
+	// Number is the number of the group's collective that detected the mismatch, from 1. It is 0 if
+	// none did.
 	Number uint64
 	Ends   []MessageEnds
 }
 
-// MessageEnds compares the Send and the Recv of one message, or of all messages with a tag from one
-// rank to another. For example, rank 0 sends two messages with tag 3 to rank 1, which receives only
-// one: From is 0, To is 1, Tag is 3, Sent is 2, and Received is 1.
+// MessageEnds compares the Send and the Recv of one message, or of all messages between two ranks
+// with a tag. For example, rank 0 sends two messages with tag 3 to rank 1, which receives only one:
+// From is 0, To is 1, Tag is 3, Sent is 2, and Received is 1.
 type MessageEnds struct {
 	// From and To are world ranks (numbers among all processes). From is AnySource for an unmatched
 	// Recv from any rank.
 	From int `json:"from"`
 	To   int `json:"to"`
 	Tag  int `json:"tag"`
-	// Number counts the messages with this From, To and Tag, from 1. It is 0 if the MessageEnds is for
-	// all of them.
+	// Number numbers the messages with this From, To and Tag, from 1. If 0, all of them are
+	// compared.
 	Number   uint64 `json:"number,omitempty"`
 	Sent     uint64 `json:"sent"`     // see MessageFault
 	Received uint64 `json:"received"` // see MessageFault
@@ -44,19 +44,21 @@ type MessageFault string
 const (
 	// MessagesUnmatched means that a Send or Recv has no counterpart. Sent and Received count calls.
 	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep means that the sender and the receiver had called different numbers of
-	// collectives. Sent and Received are these numbers.
+	// MessagesOutOfStep means that a Send and its Recv follow different numbers of collectives.
+	// Sent and Received are these numbers.
 	MessagesOutOfStep MessageFault = "out of step"
-	// MessagesDiffer means that a Send and its Recv have different sizes, Sent and Received, in bytes.
+	// MessagesDiffer means that a Send and its Recv have different sizes. Sent and Received are
+	// bytes.
 	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTypesDiffer means that a Send and its Recv have different DataTypes, Sent and Received.
+	// MessageTypesDiffer means that a Send and its Recv have different types. Sent and Received are
+	// DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer means that the sender and the receiver of a part in an AllToAllV specify different
-	// sizes. Sent and Received count elements.
+	// SplitsDiffer means that the sender and the receiver of a part in an AllToAllV specify
+	// different sizes. Sent and Received are elements.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
-// Sort orders the ends by From, To, Tag and Number.
+// Sort sorts Ends by From, To, Tag and Number.
 func (e *MessageError) Sort() {
 	slices.SortFunc(e.Ends, func(a, b MessageEnds) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Tag, b.Tag),

@@ -12,7 +12,7 @@ import "context"
 //	Native         there is no handle to pass to other libraries
 //	Recorder       calls on adopted streams are refused during a capture
 //	InlineLauncher a thread of the backend waits for late peers
-//	LazyWindows    Register creates the library's windows
+//	LazyWindows    Register creates windows of other libraries
 //	TwoLevels      PathTwoLevel is unsupported
 //	Lister         the calls of a list are launched one by one
 //	PeerMapper     Interop.PeerAddresses is refused
@@ -70,9 +70,9 @@ type Adopter interface {
 // Recorder is implemented by a Communicator that supports calls on an adopted stream while the
 // stream's owner captures a graph.
 type Recorder interface {
-	// Record adds a collective to the capture. Ranks compare their calls during Record, but not when
-	// the graph is replayed. After a window or segment of the call is closed, replays produce no
-	// result, but the memory stays mapped until the graph and its CUgraphExecs are destroyed.
+	// Record adds a collective to the capture. Ranks compare their calls during Record, but not
+	// during replays. Once a window or segment of the call is closed, replays produce no result.
+	// The memory stays mapped until the graph and its CUgraphExecs are destroyed.
 	Record(stream Stream, plan Plan) error
 }
 
@@ -80,16 +80,16 @@ type Recorder interface {
 // them in Synchronize.
 type InlineLauncher interface {
 	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream. If
-	// Synchronize runs the collective, its context does not end the wait for other ranks, but the
-	// group's timeout and Config.Interrupted do.
+	// Synchronize runs the collective, it ignores its context while it waits for other ranks. The
+	// group's timeout and Config.Interrupted still end the wait.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
-// LazyWindows is implemented by a Communicator that creates the windows of another library, such as
-// NCCL, only on demand, because creating a window takes milliseconds.
+// LazyWindows is implemented by a Communicator that creates windows of another library, such as
+// NCCL, only on demand. Creating a window takes milliseconds.
 type LazyWindows interface {
-	// UseWindows makes Register create the library's windows from now on, and creates them for all
-	// registered segments. It is collective, and a second call does nothing. During a capture, it
+	// UseWindows creates the library's windows for all registered segments, and makes Register
+	// create them from now on. It is collective. A second call does nothing. During a capture, it
 	// returns ErrCapturing. Any other error makes the communicator fail.
 	UseWindows(ctx context.Context) error
 }
@@ -97,16 +97,16 @@ type LazyWindows interface {
 // TwoLevels is implemented by a Communicator that supports PathTwoLevel, which divides a call into
 // steps within machines and steps between machines.
 type TwoLevels interface {
-	// UseTwoLevels prepares the group for PathTwoLevel. It is collective, and has the same rules for
-	// captures and errors as LazyWindows.UseWindows. In a group without support for the path, it
-	// returns nil, and Offer.Refusal returns the reason.
+	// UseTwoLevels prepares the group for PathTwoLevel. It is collective, and has the same rules
+	// for captures and errors as LazyWindows.UseWindows. If the group does not support the path,
+	// UseTwoLevels returns nil, and Offer.Refusal returns the reason.
 	UseTwoLevels(ctx context.Context) error
 }
 
 // Lister is implemented by a Communicator that can run several calls as one.
 type Lister interface {
-	// List returns a plan that runs two or more plans, in any order, as one call with one
-	// comparison. If the plans cannot be combined, it returns ErrUnsupported on all ranks.
+	// List returns a plan that runs two or more plans in any order. Ranks compare them as one call.
+	// If the plans cannot be combined, List returns ErrUnsupported on all ranks.
 	List(plans []Plan) (Plan, error)
 }
 
@@ -126,8 +126,8 @@ type NativeWindow interface {
 
 // MessageCounts is implemented by a Communicator that counts this rank's messages.
 type MessageCounts interface {
-	// MessagesBefore counts the messages that this rank sent and received before a collective that has
-	// not completed, given by its number. Each entry sets either Sent or Received.
+	// MessagesBefore counts the messages that this rank sent and received before the collective
+	// with the given number, which has not completed. Each entry sets either Sent or Received.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
@@ -139,20 +139,21 @@ type Remarker interface {
 
 // EndObserver is implemented by a Communicator that detects when a rank's process exits.
 type EndObserver interface {
-	// EndedRanks returns the world ranks whose processes exited before they left the group.
+	// EndedRanks returns the world ranks whose processes exited without leaving the group.
 	EndedRanks() []int
 }
 
 // LossListener is implemented by a Device whose Close can wait for other ranks.
 type LossListener interface {
-	// RanksLost is called during Close with the world ranks of dead processes. Close then stops
-	// waiting for these ranks after a short time.
+	// RanksLost is called during Close with the world ranks of dead processes. Close then soon
+	// stops waiting for these ranks.
 	RanksLost(ranks []int)
 }
 
 // Inspector is implemented by a Communicator that can describe its waits for peers.
 type Inspector interface {
-	Inspect() Inspection // does not wait
+	// Inspect does not wait.
+	Inspect() Inspection
 }
 
 // Inspection describes the ranks of a group.
@@ -182,15 +183,15 @@ type Permuter interface {
 // stay reserved. Unmap and Keep work on a suspended segment, too.
 type SuspendableSegment interface {
 	// PrepareSuspend returns an error if the memory cannot be released now. If save is set, it
-	// copies the contents, which must not change until Suspend or Resume, to host memory.
+	// copies the contents to host memory. They must not change until Suspend or Resume.
 	PrepareSuspend(save bool) error
-	// Suspend releases the memory after PrepareSuspend. The windows on this rank must be suspended,
-	// and no work may use the segment until Resume: on GPUs, that destroys the context. A peer that
-	// still maps the memory keeps it allocated.
+	// Suspend releases the memory after PrepareSuspend. The windows on this rank must be suspended.
+	// No work may use the segment until Resume; on a GPU, such work destroys the context. A peer
+	// that still maps the memory keeps it allocated.
 	Suspend() error
 	// Resume maps new memory at the same addresses with the saved contents, or zeros. On an
-	// OutOfMemoryError, the segment stays suspended. If it is not suspended, Resume only discards
-	// the saved contents.
+	// OutOfMemoryError, the segment stays suspended. Without a Suspend, Resume only discards the
+	// saved contents.
 	Resume() error
 }
 
@@ -205,8 +206,8 @@ type SuspendableWindow interface {
 }
 
 // SuspendableCommunicator is implemented by a Communicator that can release its memory. The
-// addresses stay reserved, so graphs stay valid. While it is suspended, only Exchange, Abort and
-// Close work.
+// addresses stay reserved, so graphs stay valid. While suspended, only Exchange, Abort and Close
+// work.
 type SuspendableCommunicator interface {
 	// PrepareSuspend returns an error if the memory cannot be released now, for example because a
 	// message has not been received.

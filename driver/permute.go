@@ -3,19 +3,19 @@ package driver
 import "math"
 
 // Permutation holds the arguments of Permute and Unpermute. A mixture of experts calls both after a
-// Dispatch, which puts each row at a place (an index) in its output, with the ids of the row's
-// experts.
+// Dispatch. The output of the Dispatch has places (indexes), and some have a row and its expert
+// ids.
 //
-// Permute sorts copies of the rows by expert, and then by place. For example, row a is for the
-// experts 0 and 1, row b for expert 1, and row c for expert 0. With Align 4, Permute writes:
+// Permute sorts copies of the rows by expert, and then by place. For example, row A is for the
+// experts 0 and 1, row B for expert 1, and row C for expert 0. With Align 4, Permute writes:
 //
-//	a c . . a b . .     (. is an unused row)
+//	A C . . A B . .     (. is an unused row)
 //
-// Each expert computes a row from each copy. Unpermute multiplies the computed rows by the weights
-// of the experts, adds the rows of a, and writes the sum to the place of a. It adds in the order of
-// the ids, in float32, and rounds the sum to BFloat16. It does not write to empty places.
+// Each expert computes a row from each copy. Unpermute multiplies computed rows by the weights of
+// their experts, and writes the sum for row A to the place of row A. It adds in the order of the
+// ids, in float32, and rounds the sum to BFloat16. It does not write to places without a row.
 type Permutation struct {
-	Route       Route    // of the Dispatch; its Tokens and addresses are not used
+	Route       Route    // of the Dispatch; Tokens and addresses are not used
 	DataType    DataType // of the dispatched rows
 	Rank, Ranks int      // number of this rank in the group, and size of the group
 	Align       int64    // alignment, in rows, of the first copy of each expert
@@ -23,7 +23,7 @@ type Permutation struct {
 	// These are addresses.
 	Dispatched uintptr // output of the Dispatch, with a RouteLayout
 	Permuted   uintptr // output of Permute, with a PermutedLayout
-	Computed   uintptr // BFloat16 rows of the experts, at the indexes of their copies in Permuted
+	Computed   uintptr // BFloat16 rows of the experts, in the order of the copies in Permuted
 	Returned   uintptr // output of Unpermute: BFloat16 sums, by place
 }
 
@@ -32,22 +32,22 @@ const MaxPermuteAlign = 1 << 12
 
 // PermutedLayout holds the offsets, in bytes, of the arrays in the output of Permute.
 type PermutedLayout struct {
-	// These arrays have an entry for each copy and each unused row. Unused rows have the expert -1,
+	// The next arrays have an entry for each copy and unused row. Unused rows have the expert -1,
 	// and their other entries are not written.
 	Rows    int64
 	Scales  int64 // float32
 	Weights int64 // float32
 	Experts int64 // int32; indexes among this rank's experts
 
-	Places int64 // int32; index of the copy for each expert id in the Dispatch's output, or -1
+	Places int64 // int32; for each expert id in the Dispatch's output: index of the copy, or -1
 
 	// Firsts and Counts have entries for MostExperts experts, although this rank may own fewer.
-	Firsts   int64 // int32; index of each expert's first copy, followed by the number of rows
+	Firsts   int64 // int32; index of each expert's first copy, and at the end the number of rows
 	Counts   int64 // int32; number of copies of each expert
 	Received int64 // int32; number of dispatched rows from each rank
 
 	Bytes    int64 // size of the output
-	Capacity int64 // largest number of copies and unused rows; the length of Rows
+	Capacity int64 // length of Rows: the largest number of copies and unused rows
 }
 
 // MostExperts returns the largest number of experts of a rank: Experts/ranks, rounded up.
@@ -72,8 +72,8 @@ func (r *Route) PermutedLayout(ranks int, rowBytes, align int64) PermutedLayout 
 	return l
 }
 
-// permutedCapacity returns the largest number of copies and unused rows: there is a copy for every
-// id, and each expert has as many unused rows as possible.
+// permutedCapacity returns PermutedLayout.Capacity: there is a copy for every id, and each expert
+// has as many unused rows as possible.
 func permutedCapacity(idCount, experts, align int64) int64 {
 	expertsWithCopies := min(experts, idCount)
 	maxUnusedPerExpert := align - 1
@@ -126,7 +126,7 @@ func (p *Permutation) Validate(isUnpermute bool) error {
 		return err
 	}
 
-	if isUnpermute { // also check the computed rows, which may be longer
+	if isUnpermute { // computed rows may be longer
 		if err := p.Route.validateLimits(BFloat16); err != nil {
 			return err
 		}
@@ -139,8 +139,8 @@ func (p *Permutation) Validate(isUnpermute bool) error {
 	return validatePermutedSpans(p.Spans(isUnpermute))
 }
 
-// validatePermutedSpans checks the alignment of all spans, and that no input overlaps the last
-// span, the output.
+// validatePermutedSpans checks the alignment of spans, and that no input overlaps the output, which
+// is the last span.
 func validatePermutedSpans(spans []Span) error {
 	for _, s := range spans {
 		if s.Address%s.Align != 0 {

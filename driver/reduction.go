@@ -11,7 +11,7 @@ import (
 
 // ReduceOp is a reduction, which combines an element of each rank. For example, the Sum of the
 // elements 1, 2 and 4 of three ranks is 7. Float16 and BFloat16 are accumulated in float32 and
-// rounded once.
+// rounded once, except with RoundedTree.
 type ReduceOp uint8
 
 // The reductions, numbered as in symmem.h. Add a new one at the end, and to the table below.
@@ -33,7 +33,7 @@ const (
 	ReduceOps = iota // number of reductions
 )
 
-// Code is 0 for no number, and otherwise a number plus 1.
+// Code is a number plus 1, or 0 without a number.
 type Code uint8
 
 func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
@@ -41,7 +41,7 @@ func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
 // Number returns the number. If there is none, ok is false.
 func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 
-// reduction holds the properties of a ReduceOp. The methods of ReduceOp describe the fields.
+// reduction holds the results of the methods of a ReduceOp.
 type reduction struct {
 	name       string
 	alias      string
@@ -84,7 +84,7 @@ var reductions = [ReduceOps]reduction{
 
 var unknownReduction = reduction{name: "redop(?)"}
 
-func (op ReduceOp) tableRow() *reduction {
+func (op ReduceOp) properties() *reduction {
 	if op < ReduceOps {
 		return &reductions[op]
 	}
@@ -93,50 +93,49 @@ func (op ReduceOp) tableRow() *reduction {
 }
 
 // String returns the reduction's name in nccl-tests.
-func (op ReduceOp) String() string { return op.tableRow().name }
+func (op ReduceOp) String() string { return op.properties().name }
 
 // Alias returns PyTorch's name of the reduction, or "" if it equals String.
-func (op ReduceOp) Alias() string { return op.tableRow().alias }
+func (op ReduceOp) Alias() string { return op.properties().alias }
 
 // Note returns a remark on the reduction for users, or "".
-func (op ReduceOp) Note() string { return op.tableRow().note }
+func (op ReduceOp) Note() string { return op.properties().note }
 
 // Combine returns the operation that combines two elements.
-func (op ReduceOp) Combine() reduce.Op { return op.tableRow().combine }
+func (op ReduceOp) Combine() reduce.Op { return op.properties().combine }
 
 // IsAverage reports whether the combined elements are divided by the number of ranks.
-func (op ReduceOp) IsAverage() bool { return op.tableRow().isAverage }
+func (op ReduceOp) IsAverage() bool { return op.properties().isAverage }
 
 // HasFactor reports whether the elements are multiplied by Call.Factor before they are combined.
-func (op ReduceOp) HasFactor() bool { return op.tableRow().hasFactor }
+func (op ReduceOp) HasFactor() bool { return op.properties().hasFactor }
 
 // IsMinOrMax reports whether the reduction is Min or Max.
-func (op ReduceOp) IsMinOrMax() bool { return op.tableRow().isMinOrMax }
+func (op ReduceOp) IsMinOrMax() bool { return op.properties().isMinOrMax }
 
 // Logical returns the ReduceOp that gives PyTorch's result for booleans, stored as bytes 0 and 1.
 // For example, PyTorch's sum of booleans is a logical or, which is Max.
-func (op ReduceOp) Logical() Code { return op.tableRow().logical }
+func (op ReduceOp) Logical() Code { return op.properties().logical }
 
 // NCCL returns the ncclRedOp_t value for the reduction.
-func (op ReduceOp) NCCL() Code { return op.tableRow().nccl }
+func (op ReduceOp) NCCL() Code { return op.properties().nccl }
 
 // Kernel returns the reduction's number in symmem's GPU kernels.
-func (op ReduceOp) Kernel() Code { return op.tableRow().kernel }
+func (op ReduceOp) Kernel() Code { return op.properties().kernel }
 
 // Accepts reports whether the reduction is defined for a data type.
 func (op ReduceOp) Accepts(t DataType) bool {
-	needsFloat := op.HasFactor()
 	switch {
 	case op >= ReduceOps:
 		return false
-	case needsFloat && !t.Float():
+	case op.HasFactor() && !t.Float():
 		return false
 	default:
 		return op.Combine().Accepts(t)
 	}
 }
 
-// IsSupportedEverywhere reports whether all backends support the reduction of a type on all paths.
+// IsSupportedEverywhere reports whether all paths of all backends support the reduction of a type.
 func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
 	_, hasNCCL := op.NCCL().Number()
 	_, hasKernel := op.Kernel().Number()
@@ -152,8 +151,8 @@ func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
 	}
 }
 
-// NeedsUnsigned reports whether t is unsigned, and treating its elements as signed would change the
-// result. A sum, for example, has the same bits.
+// NeedsUnsigned reports whether t is unsigned, and signed elements with the same bits would have
+// another result. A sum, for example, would have the same bits.
 func (op ReduceOp) NeedsUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.IsMinOrMax() || op.IsAverage())
 }

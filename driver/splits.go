@@ -3,16 +3,16 @@ package driver
 import "slices"
 
 // Splits divides a buffer into one part for each rank. Parts can differ in size and have gaps
-// between them. For example, RecvCounts 2, 3 and RecvOffsets 0, 4 put 2 elements of rank 0 and 3 of
-// rank 1 into the receive buffer, with a gap of 2 elements. An AllToAllV divides both buffers.
+// between them. For example, RecvCounts 2, 3 and RecvOffsets 0, 4 divide the receive buffer into 2
+// elements from rank 0, a gap of 2, and 3 elements from rank 1. An AllToAllV divides both buffers.
 type Splits struct {
 	// These are in elements, by group rank.
 	SendCounts, SendOffsets []int64 // nil for AllGatherV
 	RecvCounts, RecvOffsets []int64 // nil for ReduceScatterV
 }
 
-// WithOffsets returns a copy of s in which missing offsets are those of adjacent parts in group
-// order. It returns s if no offsets are missing or s is nil.
+// WithOffsets returns a copy of s in which missing offsets make parts adjacent, in group order. It
+// returns s if no offsets are missing or s is nil.
 func (s *Splits) WithOffsets() *Splits {
 	if s == nil {
 		return nil
@@ -36,7 +36,7 @@ func (s *Splits) WithOffsets() *Splits {
 	return &filled
 }
 
-// adjacentOffsets returns the offsets of adjacent parts, or nil if there are no counts.
+// adjacentOffsets returns the offsets of adjacent parts, or nil without counts.
 func adjacentOffsets(counts []int64) []int64 {
 	var offsets []int64
 	next := int64(0)
@@ -48,8 +48,7 @@ func adjacentOffsets(counts []int64) []int64 {
 	return offsets
 }
 
-// countsAndOffsets returns the lists of the divided buffer of an AllGatherV or ReduceScatterV. For
-// an AllToAllV, it returns those of the send buffer.
+// countsAndOffsets returns the lists of the divided buffer of an AllGatherV or ReduceScatterV.
 func (s *Splits) countsAndOffsets(op Operation) (counts, offsets []int64) {
 	if op == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
@@ -61,8 +60,12 @@ func (s *Splits) countsAndOffsets(op Operation) (counts, offsets []int64) {
 // Contiguous reports whether the parts of an AllGatherV or ReduceScatterV are adjacent and in group
 // order. It returns false for AllToAllV.
 func (s *Splits) Contiguous(op Operation) bool {
+	if !op.SplitsOneBuffer() {
+		return false
+	}
+
 	counts, offsets := s.countsAndOffsets(op)
-	return op.SplitsOneBuffer() && slices.Equal(offsets, adjacentOffsets(counts))
+	return slices.Equal(offsets, adjacentOffsets(counts))
 }
 
 // Total returns the sum of the counts for AllGatherV and ReduceScatterV, and otherwise 0.
@@ -84,7 +87,7 @@ func sumCounts(counts []int64) uint64 {
 	return sum
 }
 
-// CountOf returns the Call.Count of a rank: 0 for AllToAllV, and 0 if s lacks a count for the rank.
+// CountOf returns the Call.Count of a rank. For AllToAllV, or if s has no such count, it is 0.
 func (s *Splits) CountOf(op Operation, rank int) int64 {
 	if !op.SplitsOneBuffer() {
 		return 0
@@ -111,14 +114,14 @@ func lastPartEnd(counts, offsets []int64) int64 {
 	return end
 }
 
-// Validate checks that the lists of each divided buffer have one entry per rank, and that the other
-// lists are empty. Entries must be between 0 and MaxCount.
+// Validate checks that the lists of divided buffers have one entry per rank, and that other lists
+// are empty. Entries must be between 0 and MaxCount.
 func (s *Splits) Validate(op Operation, ranks int) error {
 	send, recv := op.Extents()
 	for _, l := range []struct {
 		name   string
 		list   []int64
-		extent Extent // of the buffer
+		buffer Extent
 	}{
 		{"send counts", s.SendCounts, send},
 		{"send offsets", s.SendOffsets, send},
@@ -126,7 +129,7 @@ func (s *Splits) Validate(op Operation, ranks int) error {
 		{"receive offsets", s.RecvOffsets, recv},
 	} {
 		wantLength := 0
-		if l.extent == BySplits {
+		if l.buffer == BySplits {
 			wantLength = ranks
 		}
 

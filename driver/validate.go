@@ -6,13 +6,14 @@ import (
 )
 
 const (
-	// MaxCount is the maximum Call.Count. Sizes in bytes of up to 4095 parts fit into an int64.
+	// MaxCount is the maximum Call.Count. An int64 can hold the size in bytes of up to 4095 such
+	// parts.
 	MaxCount = 1 << 48
 	// MaxTag is the largest tag of a message.
 	MaxTag = 1<<31 - 1
 )
 
-// Validate checks the rules for calls that hold for all backends. An error matches ErrOutOfRange if
+// Validate checks the rules for calls that all backends share. An error matches ErrOutOfRange if
 // the count is too large, and otherwise ErrInvalid.
 func (c *Call) Validate(ranks, rank int) error {
 	if err := c.validateBasics(); err != nil {
@@ -62,12 +63,11 @@ func (c *Call) validateBasics() error {
 	return nil
 }
 
-// validateRoot checks Root, which is the peer in a Send or Recv, and 0 if an operation has neither.
+// validateRoot checks Root, which is the peer in a Send or Recv.
 func (c *Call) validateRoot(ranks, rank int) error {
-	hasPeers := ranks > 1
 	isFromAny := c.Operation == Recv && c.Root == AnySource
 	switch {
-	case hasPeers && isFromAny:
+	case isFromAny && ranks > 1:
 		return nil
 	case c.Root < 0 || c.Root >= ranks:
 		return invalidError("root or peer %d is not in a group of %d ranks", c.Root, ranks)
@@ -141,7 +141,7 @@ func (c *Call) validateArguments(ranks, rank int) error {
 	return nil
 }
 
-// validateSplits checks Splits, and that they contain Count for this rank.
+// validateSplits checks Splits, and that Count is this rank's count in them.
 func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (c *Call) validateSplits(ranks, rank int) error {
 	return nil
 }
 
-// rangesOverlap reports whether two ranges of addresses overlap. Empty ranges overlap no others.
+// rangesOverlap reports whether two ranges of addresses overlap. An empty range never overlaps.
 func rangesOverlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 	if aBytes <= 0 || bBytes <= 0 {
 		return false

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// CallTimer counts calls of one kind, and times one in 128 calls and each call of at least 1 MiB. A
-// Meter reports calls to the CallTimer:
+// CallTimer counts calls of one kind. It times one in 128 calls, and each call of at least 1 MiB. A
+// Meter reports the calls:
 //
 //	meter := timer.Meter(bytes)
 //	start := meter.Begin() // counts the call
@@ -19,15 +19,14 @@ type CallTimer struct {
 	calls, bytes atomic.Uint64 // number and total size of all calls
 	samples      atomic.Uint64 // number of timed calls
 	nanoseconds  atomic.Uint64 // total time of the timed calls
-	// These are moving averages of timed calls, multiplied by averagedSamples.
+	// These are moving averages of timed calls, times averagedSamples to limit rounding errors.
 	scaledNanoseconds, scaledBytes atomic.Uint64
 }
 
 const (
-	callsPerSample = 128 // a power of two, for a fast remainder
-	// A call of alwaysTimedBytes takes over 100 times as long as reading the clock twice.
-	alwaysTimedBytes = 1 << 20
-	averagedSamples  = 16 // a new sample has the weight 1/16 in a moving average
+	callsPerSample   = 128     // a power of two, for a fast remainder
+	alwaysTimedBytes = 1 << 20 // such calls take over 100 times as long as reading the clock twice
+	averagedSamples  = 16      // the weight of a new sample in a moving average is 1/16
 )
 
 // CallTimes holds the values of a CallTimer.
@@ -61,7 +60,7 @@ func (c *CallTimer) Meter(bytes int64) Meter {
 	return Meter{timer: c, bytes: bytes, countsBytes: true}
 }
 
-// MeterWithoutBytes returns a faster Meter, which does not add to CallTimes.Bytes.
+// MeterWithoutBytes returns a Meter that does not add to CallTimes.Bytes, which is faster.
 func (c *CallTimer) MeterWithoutBytes(bytes int64) Meter { return Meter{timer: c, bytes: bytes} }
 
 // Count counts a call without timing it.
@@ -116,7 +115,7 @@ func (m *Meter) end(start int64) {
 }
 
 // Sample counts a call, and reports whether the caller should time it and call Add. It selects one
-// in 128 calls of any size. It skips the first call, which may spend time loading code.
+// in 128 calls, whatever their size, but not the first call, which may load code.
 func (m *Meter) Sample() bool {
 	return m.timer != nil && m.countCall()%callsPerSample == 2
 }
@@ -131,8 +130,7 @@ func (m *Meter) Add(duration time.Duration) {
 	updateAverage(&timer.scaledBytes, uint64(m.bytes), isFirst)
 }
 
-// updateAverage adds a value to a moving average, which is scaled to limit rounding errors. One of
-// two concurrent updates may be lost.
+// updateAverage adds a value to a moving average. One of two concurrent updates may be lost.
 func updateAverage(scaledAverage *atomic.Uint64, value uint64, isFirst bool) {
 	if isFirst {
 		scaledAverage.Store(value * averagedSamples)
