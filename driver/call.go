@@ -79,11 +79,10 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 func (c *Call) elementCount(
 	extent Extent, counts, offsets []int64, ranks, rank int,
 ) int64 {
-	isRoot := rank == c.Root
 	switch {
 	case extent == BySplits:
 		return lastPartEnd(counts, offsets)
-	case extent == AllPartsOfRoot && !isRoot:
+	case extent == AllPartsOfRoot && rank != c.Root:
 		return 0
 	default:
 		return extent.Parts(ranks) * c.Count

@@ -2,7 +2,7 @@ package driver
 
 import "context"
 
-// Lane is a channel for Communicator.Exchange. Lanes do not affect each other.
+// Lane is an independent channel for Communicator.Exchange.
 type Lane int
 
 // The lanes of a communicator.
@@ -65,8 +65,8 @@ type Offer interface {
 	// returns an error that matches ErrUnsupported.
 	//
 	// All ranks must choose the same path without communicating. The result therefore depends only
-	// on the operation, type, reduction and count, and on the alignment of offsets in windows. For
-	// paths other than PathWindow, it also depends on the presence of windows.
+	// on the operation, type, reduction, count, and alignment of offsets in windows. Except for
+	// PathWindow, it also depends on the presence of windows.
 	Refusal(path Path) error
 	// Take returns a plan for a supported path, and sets Call.Digest. On PathWindow, it returns
 	// ErrOutOfRange if a buffer is outside the group's windows. Do not use the Offer after Take.

@@ -23,7 +23,7 @@ type Permutation struct {
 	// These are addresses.
 	Dispatched uintptr // output of the Dispatch, with a RouteLayout
 	Permuted   uintptr // output of Permute, with a PermutedLayout
-	Computed   uintptr // BFloat16 rows of the experts, in the order of the copies in Permuted
+	Computed   uintptr // BFloat16 rows of the experts, each at the index of its copy in Permuted
 	Returned   uintptr // output of Unpermute: BFloat16 sums, by place
 }
 

@@ -99,8 +99,8 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	}
 
 	d.OtherRanks = s.sides.otherRanks
-	mayBeOnAbsentRank := len(m.absent) > 0
-	if !mayBeOnAbsentRank && s.sides.areEqual() {
+	hasAllRanks := len(m.absent) == 0
+	if hasAllRanks && s.sides.areEqual() {
 		return nil, nil, protocolError("ranks with different digests sent the same event, number %d",
 			search.first)
 	}

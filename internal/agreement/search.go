@@ -22,7 +22,7 @@ type searchRange struct {
 func (c *combinedVote) newSearch(mode Mode) (searchRange, error) {
 	search := searchRange{
 		id: c.ID, firstDigest: ledger.Empty, last: c.lowestPosition,
-		floor: c.Floor, stride: c.Stride, differs: mode == ModeExact,
+		floor: c.Floor, stride: c.Stride, differs: mode == ModeExact, // ModePrefix ignores lengths
 	}
 	if c.hasSameAgreed {
 		search.first = c.Agreed
@@ -39,7 +39,6 @@ func (c *combinedVote) newSearch(mode Mode) (searchRange, error) {
 		search.differs = true
 	}
 
-	search.last = max(search.last, search.first)
 	return search, nil
 }
 
