@@ -14,8 +14,7 @@ const AnySource = -1
 type MessageError struct {
 	Fault MessageFault
 	Group string // name for error texts
-	// Number is the number of the group's collective that detected the mismatch, from 1. It is 0 if
-	// none did.
+	// Number is that of the group's collective, from 1, that detected the mismatch, or 0.
 	Number uint64
 	Ends   []MessageEnds
 }
@@ -29,8 +28,8 @@ type MessageEnds struct {
 	From int `json:"from"`
 	To   int `json:"to"`
 	Tag  int `json:"tag"`
-	// Number numbers the messages with this From, To and Tag, from 1. If 0, all of them are
-	// compared.
+	// Number is the message's number, from 1, among those with this From, To and Tag. It is 0 if
+	// all of them are compared.
 	Number   uint64 `json:"number,omitempty"`
 	Sent     uint64 `json:"sent"`     // see MessageFault
 	Received uint64 `json:"received"` // see MessageFault

@@ -27,7 +27,7 @@ type Event struct {
 	Call *Call
 	// Operation is the method that compares values, such as "Agree".
 	Operation string
-	// Name is the name of a value or step, or the id of the group of a registration or scope.
+	// Name is the name of a value, "step", or the id of the group of a registration or scope.
 	Name string
 	// Value is an integer, a Boolean as 0 or 1, the bits of a float, or part of a text's digest.
 	Value int64
@@ -84,8 +84,8 @@ const (
 	kindHistoryEnd
 )
 
-// Other events of a pool, which ranks do not compare. The program begins and ends scopes. At its
-// end, a scope with a group registers the pool's new segments with the group.
+// Other events of a pool, which ranks do not compare. The program begins and ends scopes. The end
+// of a scope with a group registers the pool's new segments with the group.
 const (
 	KindUse     Kind = iota + kindHistoryEnd // another stream used a block
 	KindRelease                              // the memory of a segment was unmapped

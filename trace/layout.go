@@ -36,8 +36,8 @@ const maxHostBytes = 64 // the longest name that Linux permits
 
 // Replacements for text numbers.
 const (
-	lostTextNumber      = 1<<32 - 1 // if the text did not fit into the text space
-	unknownSourceNumber = 1<<16 - 1 // if the number of the source's name exceeds 16 bits
+	lostTextNumber      = 1<<32 - 1 // the text did not fit into the text space
+	unknownSourceNumber = 1<<16 - 1 // the number of the source's name exceeds 16 bits
 )
 
 // The head of a record is written last.

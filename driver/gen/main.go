@@ -80,9 +80,9 @@ type term struct {
 	Number   int    // value of the constant
 	Name     string // name in Python and, in capitals, in C
 	Alias    string // name in PyTorch if it differs
-	Note     string // restriction on the use, if any
+	Note     string // comment in the C header, if any
 	Logical  string // reduction to use for booleans, if any, such as "max" for "sum"
-	Numbered bool   // whether the operation has a number in C and Python
+	Numbered bool   // the operation has a number in C and Python
 	Tuned    bool   // a tuning table may have rules for the operation
 }
 
