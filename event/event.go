@@ -27,7 +27,8 @@ type Event struct {
 	Call *Call
 	// Operation is the method that compares values, such as "Agree".
 	Operation string
-	// Name is the name of a value, "step", or the id of the group of a registration or scope.
+	// Name is the name of a value, " step" for a step, or the id of the group of a registration or
+	// scope.
 	Name string
 	// Value is an integer, a Boolean as 0 or 1, the bits of a float, or part of a text's digest.
 	Value int64
