@@ -2,6 +2,7 @@ package proof
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,25 +12,24 @@ import (
 	"strings"
 )
 
-// Log lists the kernels that NCCL chose, in order.
+// Log lists NCCL's choices of kernels, in the order of the launches.
 type Log []Choice
 
-// Choice describes the kernel that NCCL chose for a launch.
+// Choice describes the kernel that NCCL chose for a launch of one or more calls.
 type Choice struct {
-	Collective     // Bytes is the sum over all calls
-	Calls      int // number of calls in the launch
-	// Description begins with "symmetric kernel " if the kernel uses windows, "copy engine, " for
-	// copies between windows, and otherwise "plain ".
-	Description string
-	Windowed    bool
+	Collective         // with the total size of the calls
+	Calls       int    // number of calls
+	Description string // begins with "plain ", "symmetric kernel " or "copy engine, "
+	Windowed    bool   // whether the kernel uses windows; false for plain kernels
 }
 
-// Collective identifies calls in NCCL's log by operation and size.
+// Collective is a collective call, as NCCL logs it.
 type Collective struct {
-	Operation string
-	Bytes     int64 // the count argument times the size of an element
+	Operation string // such as "AllReduce"
+	Bytes     int64  // the count argument times the size of an element
 }
 
+// operations lists NCCL's names.
 var operations = []string{
 	"AllGather", "AllReduce", "AlltoAll", "Broadcast", "Reduce", "ReduceScatter",
 }
@@ -52,11 +52,13 @@ func CollectiveOf(operation string, count int64, elementBytes int) Collective {
 func (c Collective) String() string { return fmt.Sprintf("%s %d B", c.Operation, c.Bytes) }
 
 // Parse parses a log. It ignores an unterminated last line, because NCCL is still writing it.
-func Parse(r io.Reader) (l Log, err error) {
-	for lines := bufio.NewReader(r); ; {
+func Parse(r io.Reader) (Log, error) {
+	var log Log
+	lines := bufio.NewReader(r)
+	for {
 		line, err := lines.ReadString('\n')
 		if errors.Is(err, io.EOF) {
-			return l, nil
+			return log, nil
 		}
 
 		if err != nil {
@@ -65,7 +67,7 @@ func Parse(r io.Reader) (l Log, err error) {
 
 		_, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " NCCL INFO ")
 		if choice, ok := ParseChoice(message); ok {
-			l = append(l, choice)
+			log = append(log, choice)
 		}
 	}
 }
@@ -85,36 +87,41 @@ func ParseChoice(message string) (c Choice, ok bool) {
 		return c, false
 	}
 
-	chosen, callsText := launch[4], "1"
-	switch launch[2] {
-	case "Symmetric":
-		kernel := symmetricKernel.FindStringSubmatch(chosen)
-		if kernel == nil {
-			return c, false
-		}
-
-		c.Description, c.Windowed = "symmetric kernel "+kernel[1], true
-		if kernel[2] != "" { // NCCL 2.27 omits it
-			callsText = kernel[2]
-		}
+	operation, kind, sizeText, chosen := launch[1], launch[2], launch[3], launch[4]
+	callsText := "1"
+	switch kind {
 	case "":
 		kernel := plainKernel.FindStringSubmatch(chosen)
 		if kernel == nil {
 			return c, false
 		}
 
-		c.Description = "plain " + kernel[1] + "/" + kernel[2]
-	default:
-		c.Description, c.Windowed = "copy engine, "+chosen, true
+		algorithm, protocol := kernel[1], kernel[2]
+		c.Description = "plain " + algorithm + "/" + protocol
+	case "Symmetric":
+		kernel := symmetricKernel.FindStringSubmatch(chosen)
+		if kernel == nil {
+			return c, false
+		}
+
+		name, works := kernel[1], kernel[2]
+		c.Description = "symmetric kernel " + name
+		c.Windowed = true
+		callsText = cmp.Or(works, "1") // NCCL 2.27 omits nWorks
+	default: // copies between windows
+		c.Description = "copy engine, " + chosen
+		c.Windowed = true
 	}
 
-	bytes, err := strconv.ParseInt(launch[3], 10, 64)
+	size, sizeErr := strconv.ParseInt(sizeText, 10, 64)
 	calls, callsErr := strconv.Atoi(callsText)
-	c.Collective, c.Calls = Collective{launch[1], bytes}, calls
-	return c, err == nil && callsErr == nil
+	c.Collective = Collective{Operation: operation, Bytes: size}
+	c.Calls = calls
+	fitIntoInts := sizeErr == nil && callsErr == nil
+	return c, fitIntoInts
 }
 
-// Kernels describes the kernels that NCCL chose for the launches of a call.
+// Kernels describes the kernels that NCCL chose for all launches of a call.
 type Kernels struct {
 	Collective
 	Logged      bool   // the log contains the call
@@ -128,9 +135,11 @@ func (k Kernels) String() string { return k.Collective.String() + ": " + k.Descr
 // KernelsOf returns the kernels that NCCL chose for a call, according to the log.
 func (l Log) KernelsOf(c Collective) Kernels {
 	var distinct []string // in the order of their first launches
-	launches, useWindows := map[string]int{}, true
+	launches := map[string]int{}
+	areWindowed := true
 	for _, choice := range l {
-		if choice.Calls != 1 || choice.Collective != c {
+		hasOneCall := choice.Calls == 1 // otherwise, the size of a call is unknown
+		if !hasOneCall || choice.Collective != c {
 			continue
 		}
 
@@ -139,19 +148,21 @@ func (l Log) KernelsOf(c Collective) Kernels {
 		}
 
 		launches[choice.Description]++
-		useWindows = useWindows && choice.Windowed
+		areWindowed = areWindowed && choice.Windowed
 	}
 
-	switch len(distinct) {
-	case 0:
+	if len(distinct) == 0 {
 		return Kernels{Collective: c, Description: "not in NCCL's log"}
-	case 1:
-		return Kernels{c, true, useWindows, distinct[0]}
 	}
 
-	for i, description := range distinct {
-		distinct[i] = fmt.Sprintf("%s (%d times)", description, launches[description])
+	if len(distinct) > 1 {
+		for i, description := range distinct {
+			distinct[i] = fmt.Sprintf("%s (%d times)", description, launches[description])
+		}
 	}
 
-	return Kernels{c, true, useWindows, strings.Join(distinct, "; ")}
+	return Kernels{
+		Collective: c, Logged: true, Windowed: areWindowed,
+		Description: strings.Join(distinct, "; "),
+	}
 }

@@ -18,8 +18,8 @@ const (
 	fileVariable       = "NCCL_DEBUG_FILE"   // path of the log, with placeholders such as %p
 )
 
-// defaultSubsystems includes TUNING for the kernels, and INIT and NET for WhyNoWindows. The others
-// help users to find problems.
+// defaultSubsystems contains TUNING for Read, INIT and NET for WhyNoWindows, and REG and ALLOC for
+// users.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
 // settings describes how to configure NCCL's log.
@@ -30,7 +30,7 @@ type settings struct {
 	problem      string            // why the user's variables prevent the log, or ""
 }
 
-// newSettings leaves NCCL_DEBUG_FILE to chooseFile.
+// newSettings returns all settings except NCCL_DEBUG_FILE, which chooseFile adds.
 func newSettings(getenv func(string) string) settings {
 	s := settings{variables: map[string]string{}, filePattern: getenv(fileVariable)}
 	level := getenv(levelVariable)
@@ -110,7 +110,7 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// chooseFile sets r.file. If the user has not named a file, it also sets NCCL_DEBUG_FILE.
+// chooseFile sets r.file, and adds NCCL_DEBUG_FILE to s unless the user has set it.
 func (r *Recorder) chooseFile(s *settings) error {
 	switch {
 	case s.filePattern != "":
@@ -121,7 +121,7 @@ func (r *Recorder) chooseFile(s *settings) error {
 
 		r.file = expandPattern(s.filePattern, host, os.Getpid())
 		return nil
-	case s.userWantsLog:
+	case s.userWantsLog: // Close keeps the file
 		folder, err := os.MkdirTemp("", "symmem-proof-")
 		if err != nil {
 			return err
@@ -157,8 +157,8 @@ func escapePercent(path string) string { return strings.ReplaceAll(path, "%", "%
 // openUnnamed is O_TMPFILE in Linux.
 const openUnnamed = 0x400000 | syscall.O_DIRECTORY
 
-// createUnnamed creates a file without a name in folder. fd must stay open, because NCCL may open
-// /proc/PID/fd/FD much later.
+// createUnnamed creates a file without a name in folder. Keep fd open: NCCL opens /proc/PID/fd/FD
+// later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	const onlyThisUser = 0o600
@@ -198,7 +198,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close empties a temporary log. NCCL may still write to it.
+// Close empties a temporary log. The file stays open, because NCCL may still write to it.
 func (r *Recorder) Close() error {
 	if !r.isTemporary {
 		return nil

@@ -10,9 +10,11 @@ import (
 	"strings"
 )
 
-// WhyNoWindows returns why the last communicator in the log has no windows (memory that all ranks
-// have registered), or "" if it has windows or the log does not say. Windows between machines need
-// GIN (communication that kernels start). In this example, NCCL has found no plug-in for GIN:
+// WhyNoWindows returns why the last communicator in the log has no windows: memory that all ranks
+// have registered. It returns "" if there are windows, or if the log does not say.
+//
+// Windows between machines need GIN: communication that kernels start. In this example, NCCL has
+// found no plug-in for GIN:
 //
 //	h:1:2 [0] NCCL INFO GIN/Plugin: Failed to initialize any GIN plugin
 //	h:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0
@@ -59,10 +61,10 @@ var (
 // windowFacts holds facts from the log. isMultiNode and fields describe the last communicator.
 type windowFacts struct {
 	isMultiNode      bool              // there are ranks on several machines
-	fields           map[string]string // fields of noWindowsMessage, or nil without this message
+	fields           map[string]string // of noWindowsMessage; nil unless windows are missing
 	isPluginMissing  bool              // NCCL has found no usable plug-in for GIN
 	isGDRCopyMissing bool              // the library GDRCopy is missing; GIN over sockets needs it
-	skippedType      string            // value of NCCL_GIN_TYPE that excludes a plug-in, or ""
+	requestedType    string            // NCCL_GIN_TYPE, if it excludes a plug-in that NCCL has found
 }
 
 func (f *windowFacts) add(message string) {
@@ -79,7 +81,7 @@ func (f *windowFacts) add(message string) {
 			f.fields[name] = value
 		}
 
-	case strings.HasPrefix(message, "symmetricSupport "): // windows are supported
+	case strings.HasPrefix(message, "symmetricSupport "): // followed by 1
 		f.fields = nil
 	case strings.HasSuffix(message, "GIN/Plugin: Failed to initialize any GIN plugin"):
 		f.isPluginMissing = true
@@ -88,7 +90,7 @@ func (f *windowFacts) add(message string) {
 	case strings.HasPrefix(message, "GIN/Plugin: Skipping plugin"):
 		_, afterName, hasType := strings.Cut(message, "NCCL_GIN_TYPE=")
 		if hasType {
-			f.skippedType, _, _ = strings.Cut(afterName, " ")
+			f.requestedType, _, _ = strings.Cut(afterName, " ")
 		}
 	}
 }
@@ -105,19 +107,19 @@ func (f *windowFacts) reason() string {
 	case f.fields["cuMemEnable"] == "0":
 		return "cuMem is disabled (NCCL_CUMEM_ENABLE)"
 	case f.isMultiNode && lacksGIN:
-		return f.reasonForGIN()
+		return f.whyNoGIN()
 	default:
 		return "NCCL does not say why. Possible reasons: some GPUs of a machine cannot access each " +
 			"other's memory (P2P), or NCCL_WIN_ENABLE is 0"
 	}
 }
 
-func (f *windowFacts) reasonForGIN() string {
+func (f *windowFacts) whyNoGIN() string {
 	switch {
 	case f.isGDRCopyMissing:
 		return "windows between machines need GIN, which over sockets needs GDRCopy (libgdrapi.so)"
-	case f.skippedType != "":
-		return "windows between machines need GIN, and NCCL_GIN_TYPE=" + f.skippedType +
+	case f.requestedType != "":
+		return "windows between machines need GIN, and NCCL_GIN_TYPE=" + f.requestedType +
 			" excludes a plug-in that NCCL has found"
 	case f.isPluginMissing:
 		return "windows between machines need GIN, and NCCL found no GIN plug-in"
