@@ -19,7 +19,7 @@ import (
 // Kind classifies faults by component.
 type Kind string
 
-// The kinds, in the order of Report.Faults.
+// The kinds, in the order in which Report.Faults is sorted.
 const (
 	KindNode Kind = "node" // a machine, for example its driver
 	KindRank Kind = "rank" // a process or its GPU
@@ -29,7 +29,7 @@ const (
 
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
-// Fault describes a problem and its cause.
+// Fault describes a problem of a component.
 type Fault struct {
 	Kind   Kind   `json:"kind"`
 	Node   string `json:"node,omitempty"`  // name of the machine, or empty
@@ -47,7 +47,7 @@ type Call struct {
 	Path              string  `json:"path"`               // actual path
 	Microseconds      float64 `json:"us"`                 // duration on the slowest rank
 	TableMicroseconds float64 `json:"table_us,omitempty"` // from the tuning table; 0 if unknown
-	WrongElements     int64   `json:"wrong"`              // sum of all ranks
+	WrongElements     int64   `json:"wrong"`              // total of all ranks
 }
 
 // Report holds Judge's findings.
@@ -57,7 +57,7 @@ type Report struct {
 	Source     string   `json:"source"` // name of the launcher, such as "torchrun"
 	Ranks      int      `json:"ranks"`  // number of ranks
 	NodeOfRank []string `json:"nodes"`  // "" if the rank has no result
-	Faults     []Fault  `json:"faults"` // an interrupt comes last
+	Faults     []Fault  `json:"faults"` // sorted by kind; then any interrupt
 	Warnings   []string `json:"warnings"`
 	Calls      []Call   `json:"calls"`
 	Links      []Link   `json:"links"`
@@ -73,13 +73,12 @@ type RankResult struct {
 	Device           string             `json:"device"`
 	Backend          string             `json:"backend"`
 	Source           string             `json:"source"`
-	Error            string             `json:"error,omitempty"` // ended this rank's checks early
-	BlamedRanks      []int              `json:"lost,omitempty"`
-	IsDeadlinePassed bool               `json:"expired,omitempty"` // when the error occurred
+	Error            string             `json:"error,omitempty"`   // why the checks ended early
+	BlamedRanks      []int              `json:"lost,omitempty"`    // lost, late or failed
+	IsDeadlinePassed bool               `json:"expired,omitempty"` // before the error
 	Calls            []doctor.TrialCall `json:"calls"`
-	Links            []Link             `json:"links"` // to ranks with higher numbers
-	// Only the first rank of a node reports NodeProblems.
-	NodeProblems []doctor.Finding `json:"machine,omitempty"`
+	Links            []Link             `json:"links"`             // to ranks with higher numbers
+	NodeProblems     []doctor.Finding   `json:"machine,omitempty"` // on the node's first rank
 }
 
 // Link holds the results of messages that two ranks sent to each other.
@@ -87,7 +86,7 @@ type Link struct {
 	From           int     `json:"from"`
 	To             int     `json:"to"`
 	BytesPerSecond float64 `json:"bytes_per_s"` // best measured speed in one direction
-	WrongBytes     int64   `json:"wrong"`       // that From received; To reports an error instead
+	WrongBytes     int64   `json:"wrong"`       // received by From; those at To are an error of To
 }
 
 // ExitCode returns the exit code for the kind of the first fault, or 0 if there are no faults.
@@ -153,7 +152,7 @@ func callText(c *Call, ranks int) string {
 	return text
 }
 
-// linksText describes the slowest and the fastest of at least one link.
+// linksText describes the slowest and the fastest link. links must not be empty.
 func linksText(links []Link) string {
 	bySpeed := func(a, b Link) int { return cmp.Compare(a.BytesPerSecond, b.BytesPerSecond) }
 	slowest := slices.MinFunc(links, bySpeed)
