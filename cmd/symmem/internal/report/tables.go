@@ -12,16 +12,14 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// The page has four tables. For example:
+// The page has four tables, such as these. A path is a way to execute a call:
 //
 //	Paths    group world, AllReduce on the direct path: 100 calls on rank 0, 99 on rank 1
 //	Windows  group world, segment 5 of a pool: registered on rank 0
 //	Pending  rank 1: segment 5 is not registered
 //	Faults   rank 0: the group world has failed
-//
-// A rank index is an index in Page.Ranks.
 
-// pathKey identifies a row of Paths. A path is a way to execute a call, such as direct or plain.
+// pathKey identifies a row of Paths.
 type pathKey struct{ group, operation, path string }
 
 // countPaths adds the calls of one member of a group to Paths.
@@ -29,7 +27,7 @@ func (b *builder) countPaths(group *diff.SequenceResult, member *diff.Member) {
 	texts := member.History.Texts
 	for i := range member.Sequence.Events {
 		call := &member.Sequence.Events[i]
-		textIndex := int(call.Block) // Block has this meaning in calls
+		textIndex := int(call.Block) // the number of a block in other events
 		hasText := textIndex >= 0 && textIndex < len(texts)
 		if !hasText {
 			continue
@@ -62,7 +60,7 @@ func (b *builder) findOrAddPath(key pathKey) *page.Path {
 //	AllReduce sum of 4 int8, path direct   AllReduce     direct
 //	Barrier, path plain                    Barrier       plain
 //	all_reduce input dtypes [Float] ...    all_reduce
-//	"loss": Agree of 3                     value
+//	"loss": Agree of 3                     value         (an agreed value named loss)
 func parseCall(text string) (operation, path string) {
 	_, afterPath, hasPath := strings.Cut(text, ", path ")
 	path, _, _ = strings.Cut(afterPath, ",")
@@ -77,7 +75,7 @@ func parseCall(text string) (operation, path string) {
 	return history.MakePrintable(operation), history.MakePrintable(path)
 }
 
-// addTables sorts Paths and adds the other tables. The history of a rank is nil if the rank was not
+// addTables sorts Paths and adds the other tables. histories contains nil for ranks that were not
 // compared.
 func (b *builder) addTables(r *diff.Report, histories []*history.Rank) {
 	slices.SortStableFunc(b.page.Paths, comparePaths)
@@ -113,9 +111,11 @@ func comparePaths(x, y page.Path) int {
 		cmp.Compare(x.Path, y.Path))
 }
 
-// addToRow adds a rank to the row with the given group and text, or appends a row. A row keeps the
-// earliest known time of its ranks, in microseconds since 1970. Time 0 is unknown.
-func addToRow(rows []page.Row, rankIndex int, group, text string, time int64) []page.Row {
+// addToRow adds a rank to the row with the given group and text, or appends a row. The row's time
+// is the earliest of its ranks, in microseconds since 1970, or 0 if unknown.
+func addToRow(
+	rows []page.Row, rankIndex int, group, text string, unixMicro int64,
+) []page.Row {
 	for i := range rows {
 		row := &rows[i]
 		if row.Group != group || row.Text != text {
@@ -126,16 +126,18 @@ func addToRow(rows []page.Row, rankIndex int, group, text string, time int64) []
 			row.Ranks = append(row.Ranks, rankIndex)
 		}
 
-		isKnown := time != 0
-		isEarliest := row.Time == 0 || time < row.Time
-		if isKnown && isEarliest {
-			row.Time = time
+		isKnown := unixMicro != 0
+		isEarlier := row.Time == 0 || unixMicro < row.Time
+		if isKnown && isEarlier {
+			row.Time = unixMicro
 		}
 
 		return rows
 	}
 
-	return append(rows, page.Row{Ranks: []int{rankIndex}, Group: group, Text: text, Time: time})
+	return append(rows, page.Row{
+		Ranks: []int{rankIndex}, Group: group, Text: text, Time: unixMicro,
+	})
 }
 
 // windowKey identifies a row of Windows: a segment of memory that ranks have registered.
@@ -166,20 +168,20 @@ func (b *builder) addWindow(indexes map[windowKey]int, rankIndex int, w *history
 	b.page.Windows[index].States[rankIndex] = state
 }
 
-// addMissingWindows adds a row to Pending for each window that is registered on some members of its
-// group and Absent on others.
+// addMissingWindows adds a row to Pending for each window that is registered on some ranks, and
+// absent on others that use windows in the same group.
 func (b *builder) addMissingWindows() {
-	isMember := b.findWindowMembers()
+	usesWindows := b.findWindowUsers()
 	for _, w := range b.page.Windows {
 		var missing []int
 		for rankIndex, state := range w.States {
-			if isMember[w.Group][rankIndex] && state == page.Absent {
+			if usesWindows[w.Group][rankIndex] && state == page.Absent {
 				missing = append(missing, rankIndex)
 			}
 		}
 
-		isInUse := slices.Contains(w.States, page.Registered)
-		if isInUse && len(missing) > 0 {
+		isRegistered := slices.Contains(w.States, page.Registered)
+		if isRegistered && len(missing) > 0 {
 			b.page.Pending = append(b.page.Pending, page.Row{
 				Ranks: missing, Group: w.Group,
 				Text: fmt.Sprintf("segment %d of pool %s is not registered; other ranks have registered it",
@@ -189,26 +191,26 @@ func (b *builder) addMissingWindows() {
 	}
 }
 
-// findWindowMembers reports, by group and rank index, which ranks have ever registered a window.
-func (b *builder) findWindowMembers() map[string][]bool {
-	isMember := map[string][]bool{}
+// findWindowUsers returns whether ranks have ever registered a window, by group and rank index.
+func (b *builder) findWindowUsers() map[string][]bool {
+	usesWindows := map[string][]bool{}
 	for _, w := range b.page.Windows {
-		if isMember[w.Group] == nil {
-			isMember[w.Group] = make([]bool, len(w.States))
+		if usesWindows[w.Group] == nil {
+			usesWindows[w.Group] = make([]bool, len(w.States))
 		}
 
 		for rankIndex, state := range w.States {
 			if state != page.Absent {
-				isMember[w.Group][rankIndex] = true
+				usesWindows[w.Group][rankIndex] = true
 			}
 		}
 	}
 
-	return isMember
+	return usesWindows
 }
 
 // addMissingRequests adds to Pending the first missing request of each member with fewer requests
-// than the leader.
+// than the member with the most, the leader.
 func (b *builder) addMissingRequests(group *diff.SequenceResult) {
 	if group.Class != history.Calls || len(group.Members) == 0 {
 		return
@@ -217,34 +219,33 @@ func (b *builder) addMissingRequests(group *diff.SequenceResult) {
 	leader := &group.Members[0]
 	for i := range group.Members {
 		member := &group.Members[i]
-		if countComparedRequests(member) > countComparedRequests(leader) {
+		if len(comparedRequests(member)) > len(comparedRequests(leader)) {
 			leader = member
 		}
 	}
 
-	leaderCount := countComparedRequests(leader)
+	allRequests := comparedRequests(leader)
 	for i := range group.Members {
 		member := &group.Members[i]
-		count := countComparedRequests(member)
-		missingCount := leaderCount - count
-		if missingCount == 0 {
+		count := len(comparedRequests(member))
+		missing := allRequests[count:]
+		if len(missing) == 0 {
 			continue
 		}
 
-		firstMissing := &leader.Sequence.Events[leader.SkippedRequests+count]
 		text := fmt.Sprintf("request %d is missing: %s; rank %d has made %s", count,
-			leader.History.EventText(firstMissing), leader.History.Number,
-			ranklist.Plural(missingCount, "more request"))
+			leader.History.EventText(&missing[0]), leader.History.Number,
+			ranklist.Plural(len(missing), "more request"))
 		b.page.Pending = addToRow(
-			b.page.Pending, member.RankIndex, group.Title, text, firstMissing.UnixMicro)
+			b.page.Pending, member.RankIndex, group.Title, text, missing[0].UnixMicro)
 	}
 }
 
-// countComparedRequests excludes requests before the start of the other ranks' traces.
-func countComparedRequests(member *diff.Member) int {
+// comparedRequests excludes requests that are older than the traces of other ranks.
+func comparedRequests(member *diff.Member) []history.Event {
 	if member.Sequence == nil {
-		return 0
+		return nil
 	}
 
-	return len(member.Sequence.Events) - member.SkippedRequests
+	return member.Sequence.Events[member.SkippedRequests:]
 }
