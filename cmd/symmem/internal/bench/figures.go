@@ -8,20 +8,10 @@ import (
 	"symmem/driver"
 )
 
-// With Compare, the paths take turns after each batch of calls. In this example, the machine became
-// slower from batch to batch (times in ns):
-//
-//	path          batch 0    batch 1    batch 2    median
-//	PathAuto           10         20         40        20
-//	PathWindow          9         22         36        22
-//
-// The ratio of the medians, 22/20, is wrong because of this drift. The result therefore has the
-// median of the ratios in each batch, 9/10, 22/20 and 36/40, which is 0.9.
-
 // callTimes holds the times of the batches of a call, in nanoseconds per call.
 type callTimes struct {
-	byLevel    [][]float64                     // by index in Checks; with Compare, only of PathAuto
-	byPath     map[symmem.PathChoice][]float64 // with Compare, of all other paths
+	byLevel    [][]float64                     // by index in Checks, except for the times in byPath
+	byPath     map[symmem.PathChoice][]float64 // of the paths that Compare adds to PathAuto
 	takenPath  string                          // of the calls in byLevel
 	wrongCount int64                           // number of wrong elements in all outputs
 }
@@ -46,34 +36,33 @@ func (o *CollectiveOptions) combineTimes(runners []*runner) *callTimes {
 	return times
 }
 
-// newResult returns the result of a call at the last check level, and compares it with the first
-// check level or, with Compare, with the fastest path. If the call cannot take the requested path,
-// the runners measured PathAuto, and refusal is the reason.
+// newResult returns the result of a call at the last check level. Its baseline is the first check
+// level or, with Compare, the fastest path. A non-empty refusal is the reason why PathAuto was
+// measured instead of the requested path.
 func (o *CollectiveOptions) newResult(
 	row *Row, inPlace bool, refusal string, runners []*runner,
 ) *report.Result {
 	times := o.combineTimes(runners)
-	const first = 0
 	last := len(o.Checks) - 1
+	lastTimes := times.byLevel[last]
 	result := &report.Result{
 		Name:    row.Operation.Name,
 		Params:  o.resultParams(row, inPlace, refusal, times.takenPath),
-		Summary: report.Summarize(times.byLevel[last]),
+		Summary: report.Summarize(lastTimes),
 	}
 	algorithmGBps, busGBps := row.bandwidths(result.Median)
 	result.Figures = map[string]float64{
 		"algbw_gbps": algorithmGBps, "busbw_gbps": busGBps, "wrong": float64(times.wrongCount),
 	}
-	if last != first {
-		name := "check " + o.Checks[first].String()
-		result.CompareTo(name, report.Summarize(times.byLevel[first]))
+	if len(o.Checks) > 1 {
+		name := "check " + o.Checks[0].String()
+		result.CompareTo(name, report.Summarize(times.byLevel[0]))
 	}
 
 	if len(times.byPath) > 0 {
-		autoTimes := times.byLevel[first]
-		setBaseline(result, autoTimes, times.byPath)
+		setBaseline(result, lastTimes, times.byPath)
 		if o.isPathChosenForSpeed(row.Operation) {
-			setLimit(result, autoTimes, times.byPath[symmem.PathPlain])
+			setLimit(result, lastTimes, times.byPath[symmem.PathPlain])
 		}
 	}
 
@@ -122,7 +111,14 @@ var fixedPaths = []symmem.PathChoice{
 }
 
 // setBaseline compares a result of PathAuto with the fastest of the other paths, and adds the
-// medians of these.
+// median of each path. In this example, the machine became slower (times in ns):
+//
+//	path          batch 0    batch 1    batch 2    median
+//	PathAuto           10         20         40        20
+//	PathWindow          9         22         36        22
+//
+// The ratio of the medians, 22/20, is wrong because of this drift. The result therefore has the
+// median of the ratios 9/10, 22/20 and 36/40, which is 0.9.
 func setBaseline(
 	result *report.Result, autoTimes []float64, timesByPath map[symmem.PathChoice][]float64,
 ) {
@@ -148,7 +144,7 @@ func setBaseline(
 	result.Ratio = &ratio // instead of the ratio of medians from CompareTo
 }
 
-// setLimit sets the limit for a result of PathAuto: the time of the plain path and some noise.
+// setLimit sets the limit for a result of PathAuto: the time of the plain path plus noise.
 func setLimit(result *report.Result, autoTimes, plainTimes []float64) {
 	tookPlain := result.Params["took"] == symmem.PathPlain.String()
 	if tookPlain { // any difference is noise
@@ -156,6 +152,6 @@ func setLimit(result *report.Result, autoTimes, plainTimes []float64) {
 	}
 
 	const noiseFactor = 1.02
-	plainTime := result.Median * medianRatio(plainTimes, autoTimes)
+	plainTime := result.Median * medianRatio(plainTimes, autoTimes) // without drift
 	result.Limit = noiseFactor * plainTime
 }

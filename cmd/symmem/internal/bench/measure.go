@@ -12,7 +12,7 @@ import (
 
 // Plan sets the duration of measurements.
 type Plan struct {
-	Batch   time.Duration // target duration
+	Batch   time.Duration // target duration of a batch
 	Batches int           // number of batches per variant
 }
 
@@ -22,7 +22,7 @@ var (
 	Quick = Plan{Batch: time.Millisecond, Batches: 5}
 )
 
-// maxBatchCalls is the maximum number of calls in a batch, for calls that take no measurable time.
+// maxBatchCalls limits the calls in a batch if they take no measurable time.
 const maxBatchCalls = 1 << 30
 
 // NewReport returns an empty report for this machine.
@@ -32,13 +32,13 @@ func NewReport(name string) *report.Report {
 	})
 }
 
-// medianRatio returns the median of ratios.
+// medianRatio returns the median of elementRatios.
 func medianRatio(dividends, divisors []float64) float64 {
-	return report.Summarize(ratios(dividends, divisors)).Median
+	return report.Summarize(elementRatios(dividends, divisors)).Median
 }
 
-// ratios divides the elements at each index that both slices have.
-func ratios(dividends, divisors []float64) []float64 {
+// elementRatios returns dividends[i]/divisors[i] for all i. It ignores the end of a longer slice.
+func elementRatios(dividends, divisors []float64) []float64 {
 	all := make([]float64, min(len(dividends), len(divisors)))
 	for i := range all {
 		all[i] = dividends[i] / divisors[i]

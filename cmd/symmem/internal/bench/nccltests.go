@@ -65,10 +65,10 @@ func (n *NCCLTests) WriteRow(o *CollectiveOptions, r *Row) error {
 		root = 0
 	}
 
-	outOfPlace := r.formatResult(r.Results[0])
-	inPlace := r.formatResult(r.Results[1])
+	outOfPlace, inPlace := r.Results[0], r.Results[1]
 	fmt.Fprintf(&out, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
-		TypeName(o.DataType), redop, root, outOfPlace, inPlace, r.takenPathsComment())
+		TypeName(o.DataType), redop, root, r.formatResult(outOfPlace), r.formatResult(inPlace),
+		r.takenPathsComment())
 	_, err := n.Writer.Write(out.Bytes())
 	return err
 }
@@ -81,13 +81,13 @@ func writeHeader(out io.Writer, o *Operation) {
 		callUnits     = "#        (B)    (elements)                          "
 		resultColumns = "     time   algbw   busbw  #wrong"
 		resultUnits   = "     (us)  (GB/s)  (GB/s)"
-		wrongNoUnit   = "         "
+		noUnit        = "         " // of #wrong
 	)
 	fmt.Fprintln(out, callColumns+resultColumns+resultColumns)
-	fmt.Fprintln(out, callUnits+resultUnits+wrongNoUnit+resultUnits)
+	fmt.Fprintln(out, callUnits+resultUnits+noUnit+resultUnits)
 }
 
-// ncclNames holds the types whose names in nccl-tests are not those of DataType.String.
+// ncclNames holds the types that nccl-tests and DataType.String name differently.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",
@@ -141,8 +141,8 @@ func (r *Row) formatResult(result *report.Result) string {
 
 // formatWidth formats v with two decimals, or with fewer if the text exceeds width.
 func formatWidth(v float64, width int) string {
-	integerDigits := 0
-	if v >= 1 {
+	integerDigits := 1
+	if v >= 10 {
 		integerDigits = int(math.Log10(v)) + 1
 	}
 
@@ -156,21 +156,20 @@ func formatWidth(v float64, width int) string {
 // takenPathsComment returns a comment for the end of the row, such as "# took plain in place", or
 // "" if all calls took the requested path.
 func (r *Row) takenPathsComment() string {
-	outOfPlace := unrequestedPath(r.Results[0])
-	inPlace := unrequestedPath(r.Results[1])
-	isOnlyOutOfPlace := r.Results[1] == nil
+	outOfPlace, inPlace := r.Results[0], r.Results[1]
+	path, inPlacePath := unrequestedPath(outOfPlace), unrequestedPath(inPlace)
 	switch {
-	case outOfPlace == "" && inPlace == "":
+	case path == "" && inPlacePath == "":
 		return ""
-	case isOnlyOutOfPlace || outOfPlace == inPlace:
-		return "  # took " + outOfPlace
-	case outOfPlace == "":
-		return "  # took " + inPlace + " in place"
-	case inPlace == "":
-		return "  # took " + outOfPlace + " out of place"
+	case inPlace == nil || path == inPlacePath:
+		return "  # took " + path
+	case path == "":
+		return "  # took " + inPlacePath + " in place"
+	case inPlacePath == "":
+		return "  # took " + path + " out of place"
 	}
 
-	return "  # took " + outOfPlace + ", in place " + inPlace
+	return "  # took " + path + ", in place " + inPlacePath
 }
 
 // unrequestedPath returns the path that calls took instead of the requested one, or "".

@@ -13,8 +13,8 @@ import (
 type Operation struct {
 	Name string // in nccl-tests, such as all_reduce
 	kind symmem.Operation
-	// busFactor returns the ratio of the bytes on each rank's link and the size of the larger buffer,
-	// as in nccl-tests. In an all-gather on 4 ranks, each rank receives 3/4 of the buffer.
+	// busFactor returns the bytes on each rank's link, divided by the size of the larger buffer. In an
+	// all-gather on 4 ranks, each rank receives 3/4 of the buffer.
 	busFactor func(ranks float64) float64
 }
 
@@ -76,21 +76,21 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
-// hasBufferOfAllParts reports whether the larger buffer has a part for each rank.
-func (o *Operation) hasBufferOfAllParts() bool {
+// hasPartForEachRank reports whether the larger buffer has a part for each rank.
+func (o *Operation) hasPartForEachRank() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the count argument of a call and the size of its larger buffer, which is
-// minSize bytes, rounded up to whole elements.
+// countAndSize returns the count argument of a call, and the size of its larger buffer: minSize
+// bytes, rounded up to whole elements.
 func (o *Operation) countAndSize(minSize int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0 // a barrier has no buffers
 	}
 
 	bytesPerCount := int64(t.Size())
-	if o.hasBufferOfAllParts() {
+	if o.hasPartForEachRank() {
 		bytesPerCount *= int64(ranks)
 	}
 
@@ -98,6 +98,3 @@ func (o *Operation) countAndSize(minSize int64, ranks int, t symmem.DataType) (c
 	count = max(1, count)
 	return count, count * bytesPerCount
 }
-
-// hasRules reports whether tuning tables can have rules for the operation.
-func (o *Operation) hasRules() bool { return o.kind.HasTuningRules() }

@@ -49,7 +49,7 @@ func (p *Probe) RoundTrip() (float64, error) {
 	}
 
 	oldProcs := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(max(2, oldProcs)) // for the caller and the answerer
+	runtime.GOMAXPROCS(max(2, oldProcs)) // 1 is possible in a bound process
 	defer runtime.GOMAXPROCS(oldProcs)
 	const wordBytes = 8
 	words := make([]uint64, 3*wordDistance/wordBytes) // ping, pong and padding
@@ -75,8 +75,8 @@ func (p *Probe) RoundTrip() (float64, error) {
 	return report.Summarize(batches).Median, nil
 }
 
-// runOnProcessor runs f on a thread bound to a processor. If binding fails, it still runs
-// f, because the other thread waits for f, and returns an error.
+// runOnProcessor runs f on a thread bound to a processor. It runs f even if binding fails, because
+// the other thread waits for f.
 func runOnProcessor(processor int, f func()) error {
 	done := make(chan error)
 	go func() {

@@ -33,15 +33,17 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// WritePathTable writes a table with the time of PathAuto and of each path, or "none" if the call
-// cannot take the path. The ratio is the time of the fastest path divided by that of PathAuto.
+// WritePathTable writes a table with the times of PathAuto and of the other paths. The time is
+// "none" if the call cannot take a path. The ratio is the time of the fastest path divided by that
+// of PathAuto.
 func WritePathTable(w io.Writer, r *report.Report) error {
 	header := []string{"operation", "size", "", "auto"}
 	for _, path := range fixedPaths {
 		header = append(header, path.String())
 	}
 
-	rows := [][]string{append(header, "took", "ratio")}
+	header = append(header, "took", "ratio")
+	rows := [][]string{header}
 	for i := range r.Results {
 		result := &r.Results[i]
 		if wasCompared(result) {
@@ -61,7 +63,7 @@ func WritePathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// wasCompared reports whether Baseline, BaselineMedian and Ratio are set.
+// wasCompared reports whether CompareTo has set Baseline, BaselineMedian and Ratio.
 func wasCompared(r *report.Result) bool { return r.Baseline != nil }
 
 func pathRow(r *report.Result) []string {

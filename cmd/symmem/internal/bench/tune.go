@@ -24,7 +24,7 @@ import (
 // the options must be the same on all ranks.
 type TuneOptions struct {
 	// The caller sets Operations, Sizes, DataType, Backend, Plan, Timeout and GraphCalls. Run sets the
-	// other options, and can record fewer calls than GraphCalls in a graph.
+	// other options.
 	CollectiveOptions
 	Date string // of the measurement; only rank 0's Date is used
 	// Base returns the base table for a device and a number of ranks, or nil for the built-in table.
@@ -99,18 +99,21 @@ func (o *TuneOptions) shareBaseTable(ctx context.Context, w *world) (*tuning.Tab
 // findBaseTable returns the table from o.Base or, if there is none, the built-in table.
 func (o *TuneOptions) findBaseTable(rt *symmem.Runtime) *tuning.Table {
 	info := rt.Device()
+	var table *tuning.Table
 	if o.Base != nil {
-		if table := o.Base(info.Name, rt.Size()); table != nil {
-			return table
-		}
+		table = o.Base(info.Name, rt.Size())
 	}
 
-	return tuning.Builtin(info.Backend, info.Name)
+	if table == nil {
+		table = tuning.Builtin(info.Backend, info.Name)
+	}
+
+	return table
 }
 
 // skipReason explains to users why an operation has no new rule.
 func skipReason(op *Operation, dataType symmem.DataType) string {
-	if !op.hasRules() {
+	if !op.kind.HasTuningRules() {
 		return op.Name + " has no buffers that peers read, so there is nothing to choose"
 	}
 
@@ -118,8 +121,8 @@ func skipReason(op *Operation, dataType symmem.DataType) string {
 		dataType)
 }
 
-// mergePoints returns newPoints, which must be sorted by size, and the oldPoints of sizes outside
-// their range.
+// mergePoints returns newPoints, and the oldPoints of sizes outside their range. newPoints must be
+// sorted by size.
 func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
@@ -201,8 +204,8 @@ func formatMicroseconds(us float64) string {
 	return report.Duration(us * nsPerMicrosecond)
 }
 
-// speedup returns the time of the rejected path divided by that of the chosen path. The rejected
-// path of Direct and TwoLevel is NotDirect: the faster of plain and window.
+// speedup returns the time of the rejected path divided by that of the chosen path. NotDirect is
+// the faster of plain and window.
 func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	switch chosen {
 	case tuning.Window:

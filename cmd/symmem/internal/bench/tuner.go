@@ -127,7 +127,7 @@ const maxOutsideBytes = 64 << 20
 // that it can take.
 func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, error) {
 	times := &points{}
-	if !op.hasRules() {
+	if !op.kind.HasTuningRules() {
 		return times, nil
 	}
 
@@ -280,7 +280,7 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 		}
 	}
 
-	p.NoisePercent = roundTo(noisePercent(ratios(dividends, divisors)), 10)
+	p.NoisePercent = roundTo(noisePercent(elementRatios(dividends, divisors)), 10)
 	return p
 }
 
