@@ -32,11 +32,10 @@ type benchFlags struct {
 	backend string // "" means $SYMMEM_BACKEND
 }
 
-// planFlags holds the flags that bench and tune share. Both compare variants of a call, such as
-// symmem and a baseline, in alternating batches.
+// planFlags holds the flags of bench and tune for a bench.Plan.
 type planFlags struct {
 	isQuick       bool          // use the defaults for continuous integration
-	batchCount    int           // batches of each variant; 0 means the default
+	batchCount    int           // batches of each variant of a call; 0 means the default
 	batchDuration time.Duration // length of a batch; 0 means the default
 }
 
@@ -50,7 +49,7 @@ func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
 // maxBatches limits memory, because bench keeps the time of every batch.
 const maxBatches = 1_000_000
 
-// parsePlan validates the flags and fills in the defaults.
+// parsePlan validates the flags, and replaces 0 by the defaults.
 func (f *planFlags) parsePlan() (bench.Plan, error) {
 	defaults := bench.Full
 	if f.isQuick {
@@ -58,12 +57,12 @@ func (f *planFlags) parsePlan() (bench.Plan, error) {
 	}
 
 	if f.batchCount < 0 || f.batchCount > maxBatches {
-		return defaults, fmt.Errorf("--batches is %d, but must be from 1 to %d", f.batchCount,
+		return bench.Plan{}, fmt.Errorf("--batches is %d, but must be from 1 to %d", f.batchCount,
 			maxBatches)
 	}
 
 	if f.batchDuration < 0 {
-		return defaults, fmt.Errorf("--batch is %v, but must not be negative", f.batchDuration)
+		return bench.Plan{}, fmt.Errorf("--batch is %v, but must not be negative", f.batchDuration)
 	}
 
 	return bench.Plan{

@@ -15,7 +15,7 @@ import (
 	"symmem/cmd/symmem/internal/diff/load"
 )
 
-const diffLong = `diff finds the first event that differs between ranks, in files they recorded.
+const diffLong = `diff finds, in files that ranks recorded, the first event that differs.
 
 It reads traces of symmem (SYMMEM_TRACE), memory snapshots of PyTorch
 (torch.cuda.memory._dump_snapshot) and dumps of PyTorch's Flight Recorder, as pickles or JSON.
@@ -37,7 +37,7 @@ const diffExample = `  symmem diff snapshot_rank0.pickle snapshot_rank1.pickle
   symmem diff good.pickle bad.pickle --rank good.pickle=0 --rank bad.pickle=1`
 
 type diffFlags struct {
-	files rankFiles
+	files fileFlags
 	json  bool
 }
 
@@ -89,14 +89,14 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// rankFiles holds the flags shared by diff and report.
-type rankFiles struct {
+// fileFlags holds the flags shared by diff and report.
+type fileFlags struct {
 	fileRanks []string // values of --rank, such as "good.pickle=0" for a file of rank 0
-	device    int      // of snapshots; -1 selects the only one with events
+	device    int      // of snapshots; -1 selects the only device with events
 	allPools  bool     // also compare the default pool and the pools of graphs
 }
 
-func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
+func (f *fileFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.fileRanks, "rank", nil,
 		"rank of a file, as FILE=N (default: from the trace or the name of the file)")
 	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default: the only one with events)")
@@ -105,7 +105,7 @@ func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 }
 
 // find lists the files in paths, with their ranks. It returns at least one file or an error.
-func (f *rankFiles) find(paths []string) ([]load.Source, error) {
+func (f *fileFlags) find(paths []string) ([]load.Source, error) {
 	ranks, err := f.parseFileRanks()
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (f *rankFiles) find(paths []string) ([]load.Source, error) {
 }
 
 // compare reads the files and compares the ranks that recorded them.
-func (f *rankFiles) compare(cmd *cobra.Command, sources []load.Source) (*diff.Report, error) {
+func (f *fileFlags) compare(cmd *cobra.Command, sources []load.Source) (*diff.Report, error) {
 	showProgress, clearProgress := newReadProgress(cmd)
 	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: showProgress})
 	clearProgress()
@@ -131,8 +131,8 @@ func (f *rankFiles) compare(cmd *cobra.Command, sources []load.Source) (*diff.Re
 	return diff.Compare(histories, diff.Options{AllPools: f.allPools}), nil
 }
 
-// parseFileRanks returns the ranks given by --rank, keyed by clean path.
-func (f *rankFiles) parseFileRanks() (map[string]int, error) {
+// parseFileRanks returns the ranks given by --rank, by clean path.
+func (f *fileFlags) parseFileRanks() (map[string]int, error) {
 	ranks := map[string]int{}
 	for _, text := range f.fileRanks {
 		file, rank, ok := parseFileRank(text)
@@ -158,7 +158,7 @@ func parseFileRank(text string) (file string, rank int, ok bool) {
 	return file, rank, err == nil && rank >= 0
 }
 
-// minProgressBytes is the smallest total size of files for which diff shows progress.
+// minProgressBytes is the total size of files from which on diff shows progress.
 const minProgressBytes = 64 << 20
 
 // newReadProgress returns a function that shows how much has been read, and one that clears the

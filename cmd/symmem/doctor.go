@@ -130,7 +130,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	}
 
 	if f.isChildRank {
-		return f.runChildRank(cmd, world)
+		return printRankResult(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
 	}
 
 	if f.rankCount != automaticRanks && f.rankCount != world.Size {

@@ -12,19 +12,19 @@ import (
 
 	"symmem/cmd/symmem/internal/doctor"
 	"symmem/internal/launch"
-	"symmem/internal/rendezvous"
 )
 
 // launchTrial runs a trial in one child process per rank. Each child prints a line such as:
 //
 //	result: {"rank":1,"calls":[...]}
 //
-// launchTrial returns an error only if a signal interrupts it. Trial.Error holds any other error.
+// Trial.Error holds any error. After an interrupt, launchTrial also returns an error with the exit
+// code.
 func (f *doctorFlags) launchTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
-	ranks := f.trialRanks(facts)
-	command, err := f.childCommand(cmd.Name(), facts.Backend)
+	ranks := f.trialRankCount(facts)
+	command, err := f.trialCommand(cmd.Name(), facts.Backend)
 	if err != nil {
 		return doctor.NewTrial(ranks, nil, err), nil
 	}
@@ -54,13 +54,13 @@ func (f *doctorFlags) launchTrial(
 	results := parseRankResults[doctor.RankResult](output.Bytes())
 	missingErr := missingResultsError(&launched, results)
 	trial := doctor.NewTrial(ranks, results, errors.Join(launchErr, missingErr))
-	trial.Source = "started by doctor" // replaces the launcher that rank 0 detected
+	trial.Source = "started by doctor" // instead of the launcher that rank 0 detected
 	return trial, nil
 }
 
-// trialRanks returns the number of ranks to start: by default one per GPU, or two on the host
+// trialRankCount returns the number of ranks to start: by default one per GPU, or two on the host
 // backend.
-func (f *doctorFlags) trialRanks(facts *doctor.Facts) int {
+func (f *doctorFlags) trialRankCount(facts *doctor.Facts) int {
 	const defaultHostRanks = 2
 	switch {
 	case f.rankCount != automaticRanks:
@@ -74,8 +74,8 @@ func (f *doctorFlags) trialRanks(facts *doctor.Facts) int {
 
 func usesGPUs(facts *doctor.Facts) bool { return facts.Backend == "nccl" }
 
-// childCommand returns the command line of each child: this program, with the same subcommand.
-func (f *doctorFlags) childCommand(subcommand, backend string) ([]string, error) {
+// trialCommand returns the command line of each child: this program, with the same subcommand.
+func (f *doctorFlags) trialCommand(subcommand, backend string) ([]string, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("finding this program: %w", err)
@@ -99,11 +99,6 @@ func planGPUSharing(ranks int, facts *doctor.Facts) (*sharingPlan, error) {
 
 // rankResultPrefix begins the line with a rank's result. NCCL may print other lines.
 const rankResultPrefix = "result: "
-
-func (f *doctorFlags) runChildRank(cmd *cobra.Command, world rendezvous.World) error {
-	result := runTrial(cmd.Context(), world, f.backend, f.timeout)
-	return printRankResult(cmd, result)
-}
 
 // printRankResult prints a result line for the parent process.
 func printRankResult(cmd *cobra.Command, result any) error {

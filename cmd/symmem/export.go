@@ -90,7 +90,7 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 			"--snapshot DIR or --redact DIR")
 	}
 
-	if f.perfetto != "" {
+	if f.perfetto != "" { // the other outputs are folders
 		if err := checkOverwrite(f.perfetto, args, zipArchive); err != nil {
 			return exitWith(exitIncomplete, err)
 		}
@@ -118,10 +118,10 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// exportOutput is a file or folder to write.
+// exportOutput is a format that the user can request.
 type exportOutput struct {
 	format string
-	path   string // "" if the format is not requested
+	path   string // of an archive or folder; "" if not requested
 	write  func(path string, traces *export.Traces) (summary string, err error)
 }
 

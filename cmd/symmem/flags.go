@@ -67,7 +67,7 @@ func (s *size) Set(text string) error {
 	return nil
 }
 
-// Type returns the placeholder in help texts.
+// Type returns the name of the value in help texts.
 func (s *size) Type() string { return "size" }
 
 // sizeFlags holds the flags for a range of sizes. For example, first 1K, last 5K and factor 2
@@ -97,13 +97,13 @@ func (f *sizeFlags) sizes() ([]int64, error) {
 	return sizes, nil
 }
 
-// nameValue implements a flag whose value is one of several names.
+// nameValue is the pflag.Value of a flag that takes one of several names.
 type nameValue[T fmt.Stringer] struct {
 	value *T
 	parse func(string) (T, error)
 }
 
-// newNameValue returns a flag for *value. The default is the current value.
+// newNameValue returns a pflag.Value that sets *value, whose current value is the default.
 func newNameValue[T fmt.Stringer](value *T, parse func(string) (T, error)) *nameValue[T] {
 	return &nameValue[T]{value, parse}
 }
@@ -117,7 +117,7 @@ func (n *nameValue[T]) Set(text string) (err error) {
 	return err
 }
 
-// Type returns the placeholder for the value in help texts.
+// Type returns the name of the value in help texts.
 func (n *nameValue[T]) Type() string { return "name" }
 
 // complete offers values of a flag for shell completion. The flag must exist.

@@ -33,8 +33,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 
 	code := reportError(stderr, cmd, err)
-	couldNotRun := code == exitIncomplete && err != nil
-	if couldNotRun && !out.hasBytes && wantsJSON(cmd, args) {
+	if code == exitIncomplete && !out.hasBytes && wantsJSON(cmd, args) {
 		writeFailure(stdout, code, err)
 	}
 
@@ -69,7 +68,8 @@ func (o *output) Stat() (os.FileInfo, error) {
 	return file.Stat()
 }
 
-// reportError prints an error unless it has already been printed, and returns its exit code.
+// reportError prints err unless it has already been printed (see exitError), and returns the exit
+// code.
 func reportError(stderr io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitOK
@@ -84,8 +84,8 @@ func reportError(stderr io.Writer, cmd *cobra.Command, err error) int {
 	}
 
 	fmt.Fprintf(stderr, "symmem: %v\n", err)
-	isSystemError := errors.As(err, new(syscall.Errno))
-	if !isSystemError { // the arguments are wrong
+	areArgumentsWrong := !errors.As(err, new(syscall.Errno))
+	if areArgumentsWrong {
 		fmt.Fprintf(stderr, "Run '%s --help' for its arguments.\n", cmd.CommandPath())
 	}
 
@@ -108,7 +108,7 @@ func wantsJSON(cmd *cobra.Command, args []string) bool {
 		return true
 	}
 
-	// An invalid argument may have stopped the parser before --json. In the arguments of launch,
+	// The parser stops at an invalid argument, which may precede --json. In the arguments of launch,
 	// --json may belong to the launched program.
 	return cmd.Name() != "launch" && slices.Contains(args, "--json")
 }
@@ -119,7 +119,7 @@ type failure struct {
 	Code  int    `json:"code"`
 }
 
-// writeFailure ignores failed writes, because the error is also printed on standard error.
+// writeFailure ignores failed writes, because err is also printed on standard error.
 func writeFailure(w io.Writer, code int, err error) {
 	text, encodeErr := json.Marshal(failure{Error: err.Error(), Code: code})
 	if encodeErr == nil {
@@ -151,8 +151,8 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// exitWith returns an error that makes the command exit with code. If the code is exitOK and err is
-// nil, it returns nil.
+// exitWith returns an error that makes the command exit with code, or nil if code is exitOK and err
+// is nil.
 func exitWith(code int, err error) error {
 	if code == exitOK && err == nil {
 		return nil

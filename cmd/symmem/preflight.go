@@ -92,11 +92,10 @@ func (f *preflightFlags) addFlags(flags *pflag.FlagSet) {
 
 // parse validates the flags and chooses the backend.
 func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
-	isRankCountValid := f.rankCount >= 1 && f.rankCount <= maxRanks
 	isToleranceValid := f.tolerance >= 0 && f.tolerance < 1 // false for NaN
 	isMinLinkValid := f.minLinkGBps >= 0                    // false for NaN
 	switch {
-	case flags.Changed("ranks") && !isRankCountValid:
+	case flags.Changed("ranks") && (f.rankCount < 1 || f.rankCount > maxRanks):
 		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	case f.deadline <= 0:
 		return fmt.Errorf("--deadline is %v, but must be positive", f.deadline)
@@ -130,7 +129,8 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	return f.startRanks(cmd)
 }
 
-// runAsRank runs the checks. One of the ranks prints the report.
+// runAsRank runs the checks. A child rank prints its result for the parent. Under a launcher, one
+// of the ranks prints the report.
 func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) error {
 	if err := divertLibraryOutput(cmd); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) e
 	return exitWith(report.ExitCode(), nil)
 }
 
-// reportToParent prints the result of a rank for the report of the parent process.
+// reportToParent prints this rank's result, which the parent process reads.
 func reportToParent(cmd *cobra.Command, result preflight.RankResult) error {
 	if err := printRankResult(cmd, result); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (f *preflightFlags) writeMetrics(report *preflight.Report) error {
 	return report.WriteMetrics(f.metricsFile)
 }
 
-// judgeResults adds the limits from the flags and the tuning table to o, and judges the results.
+// judgeResults judges the results by o and by the limits from the flags and the tuning table.
 func (f *preflightFlags) judgeResults(
 	results []preflight.RankResult, o preflight.Options,
 ) *preflight.Report {
@@ -204,7 +204,7 @@ func (f *preflightFlags) judgeResults(
 		backend, device := results[0].Backend, results[0].Device
 		file, isRequired := findTuningFile(device, o.Ranks)
 		table, err := doctor.ReadTuning(backend, device, file, isRequired)
-		if err == nil { // otherwise, the results contain the error
+		if err == nil { // otherwise, NodeProblems contains the error
 			o.Table = table
 		}
 	}

@@ -33,7 +33,7 @@ const reportExample = `  symmem report traces/
   symmem report -o - rank0.pickle rank1.pickle >page.html`
 
 type reportFlags struct {
-	files  rankFiles
+	files  fileFlags
 	output string // a path, or "-" for standard output
 }
 
@@ -92,7 +92,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// writePage returns the size of the written file in bytes. The size is 0 for standard output.
+// writePage returns the size of the written file in bytes, or 0 for standard output.
 func (f *reportFlags) writePage(
 	cmd *cobra.Command, comparison *diff.Report,
 ) (size int64, err error) {
@@ -134,7 +134,7 @@ func writePageFile(file string, p *page.Page, diffText string) (size int64, err 
 	return size, nil
 }
 
-// minProgressEvents is the smallest number of events for which report shows progress.
+// minProgressEvents is the number of events from which on report shows progress.
 const minProgressEvents = 1 << 20
 
 // newEventProgress returns a function that shows the number of converted events, and one that

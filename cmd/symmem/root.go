@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-const rootLong = `symmem keeps the buffers of collectives at the same place on all ranks. This
-command checks that it does, starts ranks, and measures collectives.
+const rootLong = `The symmem library keeps the buffers of collectives at the same place on all
+ranks. This command checks that it does, starts ranks, and measures collectives.
 
 Exit codes: 0 success; 1 a sum was wrong or ranks differ; 2 the command could not run or could not
 finish; 128+n killed by signal n. When a command that measures or verifies is interrupted, it
@@ -69,14 +69,14 @@ func newManCommand() *cobra.Command {
 	}
 }
 
-// writeManual writes a manual page for each command, dated with $SOURCE_DATE_EPOCH if that is set.
+// writeManual writes a manual page for each command. GenManTree reads SOURCE_DATE_EPOCH.
 func writeManual(root *cobra.Command, directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return fmt.Errorf("creating the directory of the manual pages: %w", err)
 	}
 
 	root.DisableAutoGenTag = true
-	root.InitDefaultVersionFlag()
+	root.InitDefaultVersionFlag() // otherwise, the page lacks --version
 	header := &doc.GenManHeader{
 		Section: "1", Source: "symmem " + currentBuild().Version, Manual: "symmem",
 	}

@@ -22,9 +22,9 @@ import (
 // Kernels of ranks on the same GPU run in turns, unless NVIDIA's Multi-Process Service (MPS) runs
 // them side by side. MPS needs a daemon, which runRanks starts and stops unless one is running.
 type sharingPlan struct {
-	ranks, gpus int // number of each
-	status      doctor.GPUSharing
-	userEnv     []string // environment of this process before CUDA libraries changed it
+	rankCount, gpuCount int
+	status              doctor.GPUSharing
+	userEnv             []string // environment before CUDA libraries changed it
 }
 
 // planRanks returns the number of ranks to start and their plan. If there are fewer GPUs than
@@ -32,8 +32,8 @@ type sharingPlan struct {
 //
 //   - An explicit number of ranks, given by the user, is kept. planRanks fails if they cannot share
 //     the GPUs.
-//   - A default number is reduced to the number of GPUs. Ranks share a single GPU, however, if they
-//     can.
+//   - A default number is reduced to the number of GPUs. It is kept, however, if there is a single
+//     GPU that the ranks can share.
 func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, error) {
 	userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables
 	gpus, err := symmem.LocalRanks(backend)
@@ -41,8 +41,8 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, e
 		return 0, nil, err
 	}
 
-	needsNoGPU := gpus == 0
-	if needsNoGPU || ranks <= gpus {
+	isHostBackend := gpus == 0
+	if isHostBackend || ranks <= gpus {
 		return ranks, nil, nil
 	}
 
@@ -72,7 +72,7 @@ func newSharingPlan(ranks int, library *doctor.Library, userEnv []string) (*shar
 	}
 
 	p := &sharingPlan{
-		ranks: ranks, gpus: len(gpus), userEnv: userEnv,
+		rankCount: ranks, gpuCount: len(gpus), userEnv: userEnv,
 		status: doctor.InspectSharing(gpus, library, os.Getenv),
 	}
 	if p.status.Obstacle != "" {
@@ -84,11 +84,11 @@ func newSharingPlan(ranks int, library *doctor.Library, userEnv []string) (*shar
 }
 
 func (p *sharingPlan) gpuCountText() string {
-	if p.gpus == 1 {
+	if p.gpuCount == 1 {
 		return "1 GPU"
 	}
 
-	return fmt.Sprintf("%d GPUs", p.gpus)
+	return fmt.Sprintf("%d GPUs", p.gpuCount)
 }
 
 // runRanks calls launch.Run. If the ranks share GPUs, it prints a message and keeps an MPS daemon
@@ -99,9 +99,9 @@ func runRanks(ctx context.Context, spec launch.Spec, plan *sharingPlan) (launch.
 	}
 
 	// No signal may end this process before it has stopped the daemon.
-	ignoredSignals := make(chan os.Signal, 1) // never read; ranks would inherit signal.Ignore
-	signal.Notify(ignoredSignals, syscall.SIGPIPE)
-	defer signal.Stop(ignoredSignals)
+	discardedSignals := make(chan os.Signal, 1) // ranks would inherit signal.Ignore
+	signal.Notify(discardedSignals, syscall.SIGPIPE)
+	defer signal.Stop(discardedSignals)
 	forwardedSignals := make(chan os.Signal, 8) // read by launch.Run; room for a burst
 	signal.Notify(forwardedSignals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(forwardedSignals)
@@ -112,7 +112,7 @@ func runRanks(ctx context.Context, spec launch.Spec, plan *sharingPlan) (launch.
 
 	daemon, description := plan.startDaemon(ctx)
 	fmt.Fprintf(spec.Stderr, "symmem: %d ranks share %s, %s: results are valid, times are not\n",
-		plan.ranks, plan.gpuCountText(), description)
+		plan.rankCount, plan.gpuCountText(), description)
 	spec.Env = plan.addSettings(spec.Env, daemon)
 	result, err := launch.Run(ctx, spec)
 	if daemon != nil {
@@ -128,7 +128,7 @@ func runRanks(ctx context.Context, spec launch.Spec, plan *sharingPlan) (launch.
 // startDaemon starts an MPS daemon unless one is running, and describes how kernels run. If it
 // starts none, the daemon is nil.
 func (p *sharingPlan) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
-	_, isPipeSet := os.LookupEnv(mps.PipeVariable) // by the user, to a daemon's folder or ""
+	_, isPipeSet := os.LookupEnv(mps.PipeVariable) // by the user
 	switch {
 	case p.status.IsServiceRunning:
 		return nil, "side by side"
@@ -146,8 +146,8 @@ func (p *sharingPlan) startDaemon(ctx context.Context) (daemon *mps.Daemon, desc
 	return daemon, "side by side"
 }
 
-// addSettings returns a copy of env with variables for ranks that share GPUs. Non-empty variables
-// of the user override the plan. Those of a new daemon override both.
+// addSettings returns a copy of env with variables for ranks that share GPUs. They are, in order of
+// priority, from a new daemon, from the user (if not empty) and from the plan.
 func (p *sharingPlan) addSettings(env []string, daemon *mps.Daemon) []string {
 	settings := p.chooseSettings(daemon)
 	for _, entry := range p.userEnv {
@@ -158,7 +158,7 @@ func (p *sharingPlan) addSettings(env []string, daemon *mps.Daemon) []string {
 	}
 
 	if daemon != nil {
-		maps.Copy(settings, daemon.Variables(p.gpus))
+		maps.Copy(settings, daemon.Variables(p.gpuCount))
 	}
 
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
@@ -186,7 +186,7 @@ func (p *sharingPlan) chooseSettings(daemon *mps.Daemon) map[string]string {
 	}
 	runsSideBySide := p.status.IsServiceRunning || daemon != nil
 	if runsSideBySide {
-		ranksPerGPU := (p.ranks + p.gpus - 1) / p.gpus // rounded up
+		ranksPerGPU := (p.rankCount + p.gpuCount - 1) / p.gpuCount // rounded up
 		percentage := max(1, 100/ranksPerGPU)
 		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(percentage)
 		queues := min(max(1, mpsQueuesPerGPU/ranksPerGPU), maxProcessQueues)

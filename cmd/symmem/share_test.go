@@ -152,21 +152,21 @@ func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 		want    []string // sorted
 	}{
 		"4 ranks on 1 GPU": {
-			sharing: sharingPlan{ranks: 4, gpus: 1, status: withMPS},
+			sharing: sharingPlan{rankCount: 4, gpuCount: 1, status: withMPS},
 			want: []string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=16", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"8 ranks on 1 GPU": {
-			sharing: sharingPlan{ranks: 8, gpus: 1, status: withMPS},
+			sharing: sharingPlan{rankCount: 8, gpuCount: 1, status: withMPS},
 			want: []string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=8", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=12", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"5 ranks on 4 GPUs, at most 2 on each": {
-			sharing: sharingPlan{ranks: 5, gpus: 4, status: withMPS},
+			sharing: sharingPlan{rankCount: 5, gpuCount: 4, status: withMPS},
 			want: []string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=32", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
@@ -174,7 +174,7 @@ func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 		},
 		"without MPS, with variables of the user": {
 			sharing: sharingPlan{
-				ranks: 2, gpus: 1,
+				rankCount: 2, gpuCount: 1,
 				userEnv: []string{ // variables that settings do not replace, unless empty
 					"NCCL_MAX_CTAS=9",
 					"NCCL_MAX_NCHANNELS=",

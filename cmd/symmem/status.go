@@ -125,12 +125,12 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	return jobs, nil
 }
 
-// newJobStatus adds the job's URL to the answers of its ranks: that of the last rank with a page.
+// newJobStatus adds the job's URL to the answers of its ranks.
 func newJobStatus(folder string, machine live.Machine) jobStatus {
 	j := jobStatus{Folder: folder, Machine: machine}
 	address := ""
 	for i := range machine.Ranks {
-		address = cmp.Or(machine.Ranks[i].Address, address)
+		address = cmp.Or(machine.Ranks[i].Address, address) // the last rank with a page
 	}
 
 	if address == "" {
@@ -138,7 +138,8 @@ func newJobStatus(folder string, machine live.Machine) jobStatus {
 	}
 
 	token, err := live.Token(folder)
-	if err == nil { // the page cannot be opened without its token
+	canOpenPage := err == nil
+	if canOpenPage {
 		j.URL = "http://" + address + "/?token=" + token
 	}
 
@@ -189,7 +190,7 @@ func (j *jobStatus) formatText() string {
 	return strings.Map(replaceUnprintable, b.String())
 }
 
-// describeRank writes what a rank is doing or, if it did not answer, what other ranks know of it.
+// describeRank writes what a rank is doing or, without an answer, what other ranks know about it.
 func (j *jobStatus) describeRank(b *strings.Builder, rank *live.Snapshot) {
 	if rank.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", rank.Rank, rank.Error)

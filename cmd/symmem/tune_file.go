@@ -13,30 +13,38 @@ import (
 // temporaryTable is the name pattern of a new table before it is renamed.
 const temporaryTable = ".tuning-*"
 
-// checkTableWritable creates the folder of the table, and finds most reasons why writeTable would
-// fail after the long measurement.
+// checkTableWritable creates the folder of the table. It finds most problems of writeTable before
+// the long measurement.
 func (f *tuneFlags) checkTableWritable() error {
 	if f.isDryRun {
 		return nil
 	}
 
-	// The device and the number of ranks affect only the default name of the file, not the folder.
-	const unknownDevice, unknownRanks = "", 0
-	file, err := f.tableFile(unknownDevice, unknownRanks)
-	if err == nil {
-		err = prepareFolder(filepath.Dir(file))
-	}
-
-	if err == nil && f.outputFile != "" {
-		err = checkRegular(f.outputFile)
-	}
-
-	if err != nil {
+	if err := f.prepareOutput(); err != nil {
 		return fmt.Errorf("checking that the table can be written: %w; name another file with --output, "+
 			"or write none with --dry-run", err)
 	}
 
 	return nil
+}
+
+func (f *tuneFlags) prepareOutput() error {
+	// The device and the number of ranks affect only the default name of the file, not the folder.
+	const unknownDevice, unknownRanks = "", 0
+	file, err := f.tableFile(unknownDevice, unknownRanks)
+	if err != nil {
+		return err
+	}
+
+	if err := prepareFolder(filepath.Dir(file)); err != nil {
+		return err
+	}
+
+	if f.outputFile == "" {
+		return nil
+	}
+
+	return checkRegular(f.outputFile)
 }
 
 // prepareFolder creates a folder unless it exists, and checks that it permits new files.
@@ -55,8 +63,8 @@ func prepareFolder(folder string) error {
 	return errors.Join(closeErr, removeErr)
 }
 
-// checkRegular returns an error if file exists but is not a regular file: a rename would fail
-// on a folder, and would destroy a device such as /dev/null.
+// checkRegular returns an error if file exists but is not a regular file. A rename would fail on a
+// folder, and destroy a device such as /dev/null.
 func checkRegular(file string) error {
 	info, err := os.Stat(file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -92,11 +100,8 @@ func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	}
 
 	table, err := tuning.ReadFile(file)
-	if err != nil {
-		return nil
-	}
-
-	if table.Device != device { // the file of --output may be for any device
+	isUsable := err == nil && table.Device == device // the file of --output may be for any device
+	if !isUsable {
 		return nil
 	}
 

@@ -68,12 +68,12 @@ const verifyExample = `  symmem verify
   symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
-// verifyFlags holds the flags of verify. A run checks either cases, which are all-reduces of one
-// buffer each, or random programs (with --for or --from-round).
+// verifyFlags holds the flags of verify. There are two kinds of runs: cases and, with --for or
+// --from-round, random programs. A case is an all-reduce of one buffer.
 type verifyFlags struct {
 	rankFlags
-	caseConfig   verify.Config // for cases; its Config holds the flags that both kinds share
-	randomConfig random.Config // for random programs; parseRandom copies the shared flags
+	caseConfig   verify.Config // for cases; the embedded Config is for both kinds
+	randomConfig random.Config // for random programs; parseRandom sets the embedded Config
 	rounds       int
 	caseSize     size // of each buffer, in float32 elements
 	maxBytes     size // of a message in random programs
@@ -179,7 +179,7 @@ func (f *verifyFlags) addRandomFlags(flags *pflag.FlagSet) {
 		"with --for: maximum duration of a round")
 }
 
-// Flags that apply to only one kind of run.
+// Flags that apply to only one kind of run, which --for and --from-round select.
 var (
 	caseFlags = []string{
 		"callsites", "cases", "churn", "deterministic", "groups", "path", "prove", "size",
@@ -201,7 +201,7 @@ func checkFlagCombination(flags *pflag.FlagSet) error {
 		"random programs, which run with --for or --from-round")
 }
 
-// prohibitFlags returns an error if a flag is set that applies only to another kind of run.
+// prohibitFlags returns an error if one of the named flags is set. They apply only to otherKind.
 func prohibitFlags(flags *pflag.FlagSet, names []string, otherKind string) error {
 	for _, name := range names {
 		if flags.Changed(name) {

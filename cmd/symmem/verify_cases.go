@@ -16,7 +16,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// parseCases completes and validates the configuration of cases.
+// parseCases completes and validates caseConfig.
 func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	c := &f.caseConfig
 	c.Elements = int64(f.caseSize)
@@ -32,7 +32,7 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 // pathVariable names the environment variable that replaces the default of --path.
 const pathVariable = "SYMMEM_PATH"
 
-// choosePath chooses the default path, unless --path is set.
+// choosePath sets the path to its default, unless --path is set.
 func (f *verifyFlags) choosePath(flags *pflag.FlagSet) error {
 	if flags.Changed("path") {
 		return nil
@@ -49,7 +49,7 @@ func (f *verifyFlags) choosePath(flags *pflag.FlagSet) error {
 
 		c.Path = path
 	case flags.Changed("deterministic"):
-		c.Path = symmem.PathAuto // the window path does not support formulas
+		c.Path = symmem.PathAuto // the window path does not support --deterministic
 	}
 
 	return nil
@@ -97,11 +97,6 @@ func (f *verifyFlags) runOnRuntime(
 	}
 
 	closeErr := rt.Close()
-	hasFault := report.Divergence != nil || report.Fault != ""
-	if hasFault {
-		closeErr = nil // it only repeats the fault
-	}
-
 	allErrs := errors.Join(runErr, reportErr, kernelsErr, closeErr)
 	return finishCases(stderr, w.Rank, report, allErrs)
 }
@@ -134,7 +129,8 @@ func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	return f.prover.Write(w, linePrefix)
 }
 
-// finishCases prints this rank's error, and returns an error that carries the exit code.
+// finishCases prints a divergence, or else a fault, or else err. It returns an error that carries
+// the exit code.
 func finishCases(stderr io.Writer, rank int, r *verify.Report, err error) error {
 	switch {
 	case r.Divergence != nil: // memory events differ between ranks

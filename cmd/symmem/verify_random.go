@@ -15,7 +15,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// parseRandom completes and validates the configuration of a random program.
+// parseRandom completes and validates randomConfig.
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.randomConfig
 	c.Config = f.caseConfig.Config // the flags that both kinds share
@@ -52,8 +52,8 @@ func (f *verifyFlags) runRandom(
 	return f.finishRandom(stderr, w, report, err)
 }
 
-// onHang returns a function that prints the stacks of all goroutines, and exits. The launcher then
-// stops the other ranks.
+// onHang returns a function that prints the stacks of all goroutines, and ends this process. The
+// launcher then stops the other ranks.
 func (f *verifyFlags) onHang(
 	w rendezvous.World, stderr io.Writer,
 ) func(round int, stacks []byte) {

@@ -79,8 +79,8 @@ func currentBuild() buildInfo {
 	return buildOf(release, commit, info)
 }
 
-// buildOf describes a published build by the constants, and other builds by info, which the go
-// command records.
+// buildOf describes a published build by the first two arguments, and other builds by info from the
+// go command.
 func buildOf(publishedVersion, publishedCommit string, info *debug.BuildInfo) buildInfo {
 	b := buildInfo{
 		Version: cmp.Or(info.Main.Version, "(devel)"), GoVersion: runtime.Version(),
