@@ -15,7 +15,7 @@ import (
 	"symmem/cmd/symmem/internal/diff/load"
 )
 
-const diffLong = `diff finds, in files that ranks recorded, the first event that differs.
+const diffLong = `diff reads files that ranks recorded, and finds the first event that differs.
 
 It reads traces of symmem (SYMMEM_TRACE), memory snapshots of PyTorch
 (torch.cuda.memory._dump_snapshot) and dumps of PyTorch's Flight Recorder, as pickles or JSON.

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-const rootLong = `The symmem library keeps the buffers of collectives at the same place on all
-ranks. This command checks that it does, starts ranks, and measures collectives.
+const rootLong = `symmem keeps the buffers of collectives at the same place on all ranks. This
+command checks that it does, starts ranks, and measures collectives.
 
 Exit codes: 0 success; 1 a sum was wrong or ranks differ; 2 the command could not run or could not
 finish; 128+n killed by signal n. When a command that measures or verifies is interrupted, it
